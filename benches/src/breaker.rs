@@ -36,30 +36,30 @@ pub(crate) fn run(report: &mut BenchReport) -> Result<(), MeasurementError> {
 // ---- measurements -----------------------------------------------------------------------------------
 
 fn check_and_record(report: &mut BenchReport) {
-    const WHAT: &str = "check and record, closed";
-    if !report.wants(WHAT) {
+    const TITLE: &str = "check and record, closed";
+    if !report.is_selected(TITLE) {
         return;
     }
-    let (ours, policy) = (SharedBreaker::default(), policy());
+    let (steadfast, policy) = (SharedBreaker::default(), policy());
     let (recloser, failsafe, mut tower) = (recloser(), failsafe(), TowerPeer::counting(100));
     let standing = contest(
         2000,
         &mut [
-            repeat(|number| call(&ours, &policy, busy_moment(number))),
+            repeat(|number| call(&steadfast, &policy, busy_moment(number))),
             repeat(|_| recloser.call(ready)),
             repeat(|_| failsafe::CircuitBreaker::call(&failsafe, ready)),
             Box::new(move |operations| tower.calls(operations)),
         ],
     );
     report.add_peers(
-        WHAT,
+        TITLE,
         &standing,
         &[(RECLOSER, BenchBudget::AtMost(1.0)), (FAILSAFE, BenchBudget::None), (TOWER, BenchBudget::None)],
     );
 
     let standing = contest(
         2000,
-        &mut [repeat(|number| call(&ours, &policy, moment(number))), repeat(|_| recloser.call(ready))],
+        &mut [repeat(|number| call(&steadfast, &policy, moment(number))), repeat(|_| recloser.call(ready))],
     );
     report.add_peers(
         "check and record, closed, each in its own millisecond",
@@ -85,7 +85,7 @@ fn check_and_record(report: &mut BenchReport) {
     let standing = contest(
         2000,
         &mut [
-            repeat(|number| call_for(&ours, &policy, busy_moment(number), || one_in_ten(number))),
+            repeat(|number| call_for(&steadfast, &policy, busy_moment(number), || one_in_ten(number))),
             repeat(|number| recloser.call(|| one_in_ten(number))),
         ],
     );
@@ -95,8 +95,10 @@ fn check_and_record(report: &mut BenchReport) {
         &[(RECLOSER, BenchBudget::None)],
     );
 
-    let standing =
-        contest(2000, &mut [repeat(|_| call_with_clock(&ours, &policy)), repeat(|_| recloser.call(ready))]);
+    let standing = contest(
+        2000,
+        &mut [repeat(|_| call_with_clock(&steadfast, &policy)), repeat(|_| recloser.call(ready))],
+    );
     report.add_peers(
         "check and record, two readings of the clock included",
         &standing,
@@ -105,12 +107,12 @@ fn check_and_record(report: &mut BenchReport) {
 }
 
 fn fail_fast(report: &mut BenchReport) {
-    const WHAT: &str = "refuse, open";
-    if !report.wants(WHAT) {
+    const TITLE: &str = "refuse, open";
+    if !report.is_selected(TITLE) {
         return;
     }
-    let (ours, policy) = (SharedBreaker::default(), policy());
-    ours.with(|breaker| {
+    let (steadfast, policy) = (SharedBreaker::default(), policy());
+    steadfast.with(|breaker| {
         for _ in 0..5 {
             if let Ok((ticket, _)) = breaker.admit(&policy, moment(0)) {
                 breaker.record(&policy, ticket, BreakerVerdict::Failure { took: Duration::ZERO }, moment(0));
@@ -129,20 +131,20 @@ fn fail_fast(report: &mut BenchReport) {
         _ = failsafe::CircuitBreaker::call(&failsafe, failing);
     }
     let mut tower = TowerPeer::open();
-    assert!(ours.check(&policy, moment(0)).is_err() && tower.service.is_open(), "all are open");
+    assert!(steadfast.check(&policy, moment(0)).is_err() && tower.service.is_open(), "all are open");
     assert!(matches!(recloser.call(ready), Err(recloser::Error::Rejected)), "all are open");
     assert!(!failsafe::CircuitBreaker::is_call_permitted(&failsafe), "all are open");
     let standing = contest(
         2000,
         &mut [
-            repeat(|_| ours.admit(&policy, moment(0)).is_err()),
+            repeat(|_| steadfast.admit(&policy, moment(0)).is_err()),
             repeat(|_| recloser.call(ready).is_err()),
             repeat(|_| failsafe::CircuitBreaker::call(&failsafe, ready).is_err()),
             Box::new(move |operations| tower.calls(operations)),
         ],
     );
     report.add_peers(
-        WHAT,
+        TITLE,
         &standing,
         &[(RECLOSER, BenchBudget::AtMost(1.0)), (FAILSAFE, BenchBudget::None), (TOWER, BenchBudget::None)],
     );
@@ -150,8 +152,8 @@ fn fail_fast(report: &mut BenchReport) {
 
 /// Measures the largest possible window while it fills.
 fn as_records_grow(report: &mut BenchReport) {
-    const WHAT: &str = "check and record after";
-    if !report.wants(WHAT) {
+    const TITLE: &str = "check and record after";
+    if !report.is_selected(TITLE) {
         return;
     }
     let last = NonZeroU32::new(RateRule::MOST).unwrap_or(NonZeroU32::MIN);
@@ -165,7 +167,7 @@ fn as_records_grow(report: &mut BenchReport) {
         }
         breaker
     });
-    let mut ours: Vec<Contestant<'_>> = sizes
+    let mut contestants: Vec<Contestant<'_>> = sizes
         .iter()
         .zip(&breakers)
         .map(|(records, breaker)| {
@@ -173,11 +175,11 @@ fn as_records_grow(report: &mut BenchReport) {
             repeat(move |number| call(breaker, policy, moment(records + number)))
         })
         .collect();
-    let standing = contest(500, &mut ours);
+    let standing = contest(500, &mut contestants);
     for ((records, nanos), first_to) in sizes.iter().zip(&standing.nanos).zip(&standing.first_to) {
         report.add(&ReportRow {
-            what: format!("{WHAT} {records} records, itself after 100 as peer"),
-            ours: Figure::Nanos(*nanos),
+            title: format!("{TITLE} {records} records, itself after 100 as peer"),
+            steadfast: Figure::Nanos(*nanos),
             peer: standing.nanos.first().map(|first| ("itself".to_owned(), Figure::Nanos(*first))),
             ratio: Some(1.0 / first_to),
             budget: BenchBudget::AtMost(1.25),
@@ -201,20 +203,20 @@ fn as_records_grow(report: &mut BenchReport) {
                 }),
             ],
         );
-        report.add_peers(&format!("{WHAT} {records} records"), &standing, &[(TOWER, BenchBudget::None)]);
+        report.add_peers(&format!("{TITLE} {records} records"), &standing, &[(TOWER, BenchBudget::None)]);
     }
 }
 
 fn shared_by_many_tasks(report: &mut BenchReport) {
-    const WHAT: &str = "check and record, 64 tasks on 2 workers";
+    const TITLE: &str = "check and record, 64 tasks on 2 workers";
     const TASKS: u32 = 64;
-    if !report.wants(WHAT) {
+    if !report.is_selected(TITLE) {
         return;
     }
     let Ok(runtime) = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build() else {
         return;
     };
-    let (ours, policy) = (Arc::new(SharedBreaker::default()), Arc::new(policy()));
+    let (steadfast, policy) = (Arc::new(SharedBreaker::default()), Arc::new(policy()));
     let (recloser, failsafe) = (Arc::new(recloser()), Arc::new(failsafe()));
     let standing = contest_in(
         61,
@@ -222,9 +224,9 @@ fn shared_by_many_tasks(report: &mut BenchReport) {
         &mut [
             in_tasks(&runtime, TASKS, {
                 move || {
-                    let (ours, policy) = (Arc::clone(&ours), Arc::clone(&policy));
+                    let (steadfast, policy) = (Arc::clone(&steadfast), Arc::clone(&policy));
                     // Millions of calls a second happen in the same millisecond.
-                    move |_| call(&ours, &policy, moment(0))
+                    move |_| call(&steadfast, &policy, moment(0))
                 }
             }),
             in_tasks(&runtime, TASKS, move || {
@@ -243,8 +245,8 @@ fn shared_by_many_tasks(report: &mut BenchReport) {
         let per_second =
             |index: usize| Figure::PerSecond(standing.nanos.get(index).map_or(f64::NAN, |nanos| 1e9 / nanos));
         report.add(&ReportRow {
-            what: WHAT.to_owned(),
-            ours: per_second(0),
+            title: TITLE.to_owned(),
+            steadfast: per_second(0),
             peer: Some((peer.to_owned(), per_second(index + 1))),
             ratio: standing.first_to.get(index + 1).map(|cost| 1.0 / cost),
             budget,
@@ -253,14 +255,15 @@ fn shared_by_many_tasks(report: &mut BenchReport) {
 }
 
 fn allocate_nothing(report: &mut BenchReport) {
-    const WHAT: &str = "allocations per call";
-    if !report.wants(WHAT) {
+    const TITLE: &str = "allocations per call";
+    if !report.is_selected(TITLE) {
         return;
     }
-    let (ours, policy, recloser, failsafe) = (SharedBreaker::default(), policy(), recloser(), failsafe());
-    let closed = allocations(|number| call(&ours, &policy, moment(number)));
-    ours.with(|breaker| breaker.force_open(None, moment(0)));
-    let open = allocations(|_| ours.admit(&policy, moment(0)).is_err());
+    let (steadfast, policy, recloser, failsafe) =
+        (SharedBreaker::default(), policy(), recloser(), failsafe());
+    let closed = allocations(|number| call(&steadfast, &policy, moment(number)));
+    steadfast.with(|breaker| breaker.force_open(None, moment(0)));
+    let open = allocations(|_| steadfast.admit(&policy, moment(0)).is_err());
     let mut tower = TowerPeer::counting(100);
     let peers = [
         (RECLOSER, allocations(|_| recloser.call(ready))),
@@ -269,17 +272,17 @@ fn allocate_nothing(report: &mut BenchReport) {
     ];
     for (name, count) in peers {
         report.add(&ReportRow {
-            what: format!("{WHAT}, closed"),
-            ours: Figure::Allocations(closed),
+            title: format!("{TITLE}, closed"),
+            steadfast: Figure::Allocations(closed),
             peer: Some((name.to_owned(), Figure::Allocations(count))),
             ratio: None,
             budget: BenchBudget::Nothing,
         });
     }
-    let what = format!("{WHAT}, open");
+    let title = format!("{TITLE}, open");
     report.add(&ReportRow {
-        what,
-        ours: Figure::Allocations(open),
+        title,
+        steadfast: Figure::Allocations(open),
         peer: None,
         ratio: None,
         budget: BenchBudget::Nothing,
@@ -334,8 +337,8 @@ fn call_with_clock(breaker: &SharedBreaker, policy: &BreakerPolicy) -> bool {
     let started = read_clock();
     let Ok((permit, _)) = breaker.admit(policy, started) else { return false };
     let good = ready().is_ok();
-    let ended = read_clock();
-    permit.record(policy, BreakerVerdict::Success { took: ended.since(started) }, ended);
+    let finished = read_clock();
+    permit.record(policy, BreakerVerdict::Success { took: finished.since(started) }, finished);
     good
 }
 

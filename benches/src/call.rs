@@ -62,8 +62,8 @@ fn fresh_beside_its_parts(report: &mut BenchReport) -> Result<(), InvalidId> {
     {
         let text = sample::params(bytes);
         for (name, given) in [("computed key", KeyChoice::Nothing), ("explicit key", KeyChoice::Key)] {
-            let what = format!("fresh, {size}, {name}");
-            if !report.wants(&what) {
+            let title = format!("fresh, {size}, {name}");
+            if !report.is_selected(&title) {
                 continue;
             }
             let mut desk = MinimalEngine::new(&text, given)?;
@@ -76,7 +76,7 @@ fn fresh_beside_its_parts(report: &mut BenchReport) -> Result<(), InvalidId> {
                     repeat(|_| by_serde_jcs(black_box(&text))),
                 ],
             );
-            report.add_peers(&what, &standing, &[(PARTS, budget), (SERDE_JCS, BenchBudget::None)]);
+            report.add_peers(&title, &standing, &[(PARTS, budget), (SERDE_JCS, BenchBudget::None)]);
         }
     }
     Ok(())
@@ -84,44 +84,47 @@ fn fresh_beside_its_parts(report: &mut BenchReport) -> Result<(), InvalidId> {
 
 /// Measures calls that do not run. They must not cost more than one that does.
 fn short_ways_beside_fresh(report: &mut BenchReport) -> Result<(), InvalidId> {
-    for way in [CallScenario::Replayed, CallScenario::RefusedByBreaker, CallScenario::RefusedByGuard] {
-        let what = format!("{}, 1 KiB", way.name());
-        if !report.wants(&what) {
+    for scenario in [CallScenario::Replayed, CallScenario::RefusedByBreaker, CallScenario::RefusedByGuard] {
+        let title = format!("{}, 1 KiB", scenario.name());
+        if !report.is_selected(&title) {
             continue;
         }
         let text = sample::params(1024);
-        let mut short = MinimalEngine::on_the_way(way, &text)?;
+        let mut short = MinimalEngine::prepared_for(scenario, &text)?;
         let mut fresh = MinimalEngine::new(&text, KeyChoice::Key)?;
         let standing = contest(
             40,
-            &mut [repeat(move |number| short.go(way, number)), repeat(move |number| fresh.fresh(number))],
+            &mut [
+                repeat(move |number| short.go(scenario, number)),
+                repeat(move |number| fresh.fresh(number)),
+            ],
         );
-        report.add_peers(&what, &standing, &[(FRESH, BenchBudget::AtMost(1.0))]);
+        report.add_peers(&title, &standing, &[(FRESH, BenchBudget::AtMost(1.0))]);
     }
     Ok(())
 }
 
 fn count_allocations(report: &mut BenchReport) -> Result<(), InvalidId> {
     let text = sample::params(1024);
-    let ways = [
+    let scenarios = [
         (CallScenario::Fresh, KeyChoice::Nothing, "computed key"),
         (CallScenario::Fresh, KeyChoice::Key, "explicit key"),
         (CallScenario::Replayed, KeyChoice::Key, "explicit key"),
         (CallScenario::RefusedByBreaker, KeyChoice::Key, "explicit key"),
         (CallScenario::RefusedByGuard, KeyChoice::Key, "explicit key"),
     ];
-    for (way, given, name) in ways {
-        let what = format!("allocations per call, {}, {name}", way.name());
-        if !report.wants(&what) {
+    for (scenario, given, name) in scenarios {
+        let title = format!("allocations per call, {}, {name}", scenario.name());
+        if !report.is_selected(&title) {
             continue;
         }
-        let mut desk = if way == CallScenario::Fresh {
+        let mut desk = if scenario == CallScenario::Fresh {
             MinimalEngine::new(&text, given)?
         } else {
-            MinimalEngine::on_the_way(way, &text)?
+            MinimalEngine::prepared_for(scenario, &text)?
         };
-        let ours = Figure::Allocations(allocations(|number| desk.go(way, number)));
-        report.add(&ReportRow { what, ours, peer: None, ratio: None, budget: BenchBudget::None });
+        let steadfast = Figure::Allocations(allocations(|number| desk.go(scenario, number)));
+        report.add(&ReportRow { title, steadfast, peer: None, ratio: None, budget: BenchBudget::None });
     }
     Ok(())
 }
@@ -213,9 +216,9 @@ impl MinimalEngine {
     }
 
     /// Creates an engine in which the next call ends this way.
-    fn on_the_way(way: CallScenario, text: &str) -> Result<Self, InvalidId> {
+    fn prepared_for(scenario: CallScenario, text: &str) -> Result<Self, InvalidId> {
         let mut desk = Self::new(text, KeyChoice::Key)?;
-        match way {
+        match scenario {
             CallScenario::Fresh => {}
             CallScenario::Replayed => _ = desk.call(0, moment(0)),
             CallScenario::RefusedByBreaker => {
@@ -235,17 +238,17 @@ impl MinimalEngine {
                 desk.answer = good;
             }
         }
-        assert!(desk.go(way, 1), "the call ends {}", way.name());
+        assert!(desk.go(scenario, 1), "the call ends {}", scenario.name());
         Ok(desk)
     }
 
     /// Makes one call. Returns true if it ended the expected way.
-    fn go(&mut self, way: CallScenario, number: u64) -> bool {
-        match way {
+    fn go(&mut self, scenario: CallScenario, number: u64) -> bool {
+        match scenario {
             CallScenario::Fresh => self.fresh(number),
             CallScenario::Replayed => {
                 let result = self.call(number, moment(number));
-                result.is_some_and(|result| result.ended.is_ok() && result.attempts == 0)
+                result.is_some_and(|result| result.outcome.is_ok() && result.attempts == 0)
             }
             CallScenario::RefusedByBreaker => {
                 // Otherwise the guard would soon refuse the repeated call before the breaker is asked.
@@ -261,12 +264,12 @@ impl MinimalEngine {
     fn fresh(&mut self, number: u64) -> bool {
         self.store = MemoryRecords::default();
         let result = self.call(number, moment(number));
-        result.is_some_and(|result| result.ended.is_ok() && result.attempts == 1)
+        result.is_some_and(|result| result.outcome.is_ok() && result.attempts == 1)
     }
 
     /// Returns the reason for which the call was refused. The time does not advance, so that no hold ends.
     fn code(&mut self, number: u64) -> Option<Code> {
-        self.call(number, moment(0))?.ended.err().map(|failure| failure.code)
+        self.call(number, moment(0))?.outcome.err().map(|failure| failure.code)
     }
 
     fn call(&mut self, number: u64, now: Timestamp) -> Option<CallResult> {

@@ -49,8 +49,8 @@ fn derive(
     (rounds, operations): (usize, u32),
     budget: BenchBudget,
 ) {
-    let what = format!("derive from {size}");
-    if !report.wants(&what) {
+    let title = format!("derive from {size}");
+    if !report.is_selected(&title) {
         return;
     }
     let standing = contest_in(
@@ -62,13 +62,13 @@ fn derive(
             repeat(|_| by_canonicalizer(black_box(text))),
         ],
     );
-    report.add_peers(&what, &standing, &[(SERDE_JCS, budget), (CANONICALIZER, BenchBudget::None)]);
+    report.add_peers(&title, &standing, &[(SERDE_JCS, budget), (CANONICALIZER, BenchBudget::None)]);
 }
 
 /// Measures tools that change nothing. Their strings are compared loosely, which reads every character.
 fn loosely(report: &mut BenchReport, caller: &KeyCaller) {
-    const WHAT: &str = "derive from 1 KiB, white space collapsed";
-    if !report.wants(WHAT) {
+    const TITLE: &str = "derive from 1 KiB, white space collapsed";
+    if !report.is_selected(TITLE) {
         return;
     }
     let text = sample::params(1024);
@@ -80,24 +80,30 @@ fn loosely(report: &mut BenchReport, caller: &KeyCaller) {
             repeat(|_| caller.key(black_box(&text), ToolClass::Unknown)),
         ],
     );
-    report.add_peers(WHAT, &standing, &[("itself, exact", BenchBudget::None)]);
+    report.add_peers(TITLE, &standing, &[("itself, exact", BenchBudget::None)]);
 }
 
 fn count_allocations(report: &mut BenchReport, caller: &KeyCaller) {
     for (size, bytes, ..) in SIZES {
-        let what = format!("allocations per derivation from {size}");
-        if !report.wants(&what) {
+        let title = format!("allocations per derivation from {size}");
+        if !report.is_selected(&title) {
             continue;
         }
         let text = sample::params(bytes);
-        let ours = Figure::Allocations(allocations(|_| caller.key(&text, ToolClass::Unknown)));
+        let steadfast = Figure::Allocations(allocations(|_| caller.key(&text, ToolClass::Unknown)));
         let peers = [
             (SERDE_JCS, allocations(|_| by_serde_jcs(&text))),
             (CANONICALIZER, allocations(|_| by_canonicalizer(&text))),
         ];
         for (peer, count) in peers {
             let peer = Some((peer.to_owned(), Figure::Allocations(count)));
-            report.add(&ReportRow { what: what.clone(), ours, peer, ratio: None, budget: BenchBudget::None });
+            report.add(&ReportRow {
+                title: title.clone(),
+                steadfast,
+                peer,
+                ratio: None,
+                budget: BenchBudget::None,
+            });
         }
     }
 }
@@ -151,9 +157,9 @@ fn by_canonicalizer(text: &str) -> Option<[u8; 32]> {
 
 /// Checks that all reach the same result. Otherwise the race means nothing.
 fn agree(text: &str) {
-    let ours = JsonDocument::parse(text.as_bytes(), JsonLimits::ENVELOPE)
+    let steadfast = JsonDocument::parse(text.as_bytes(), JsonLimits::ENVELOPE)
         .map(|document| arguments_digest(document.root(), ToolClass::Unknown, &DedupePolicy::default()));
-    let ours = ours.ok().map(|digest| *digest.as_bytes());
-    assert!(ours.is_some() && ours == by_serde_jcs(text), "the same canonical form as serde_jcs");
-    assert!(ours == by_canonicalizer(text), "the same canonical form as serde_json_canonicalizer");
+    let steadfast = steadfast.ok().map(|digest| *digest.as_bytes());
+    assert!(steadfast.is_some() && steadfast == by_serde_jcs(text), "the same canonical form as serde_jcs");
+    assert!(steadfast == by_canonicalizer(text), "the same canonical form as serde_json_canonicalizer");
 }

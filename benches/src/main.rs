@@ -108,12 +108,12 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let (first, second) = (arguments.next().unwrap_or_default(), arguments.next().unwrap_or_default());
     match first.as_str() {
-        engine::FOOTPRINT => return ended(engine::footprint_child(&second)),
-        gateway::FAST_SERVER => return ended(gateway::fast_server_child(&second)),
+        engine::FOOTPRINT => return exit_code(engine::footprint_child(&second)),
+        gateway::FAST_SERVER => return exit_code(gateway::fast_server_child(&second)),
         _ => {}
     }
     match parse(std::env::args().skip(1)) {
-        Ok(wanted) => run(&wanted),
+        Ok(selection) => run(&selection),
         Err(problem) => {
             let suites: Vec<_> = SUITES.iter().map(|suite| suite.name).collect();
             eprintln!(
@@ -135,27 +135,27 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<RunSelection, St
     let name = arguments.next().ok_or("name a suite")?;
     let suite = SUITES.iter().find(|suite| suite.name == name);
     let suite = suite.ok_or_else(|| format!("there is no suite `{name}`"))?;
-    let mut wanted = RunSelection { suite, filters: Vec::new(), markdown: None };
+    let mut selection = RunSelection { suite, filters: Vec::new(), markdown: None };
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--quick" => measure::set_quick(),
-            "--markdown" => wanted.markdown = Some(arguments.next().ok_or("--markdown needs a file")?),
+            "--markdown" => selection.markdown = Some(arguments.next().ok_or("--markdown needs a file")?),
             option if option.starts_with('-') => return Err(format!("there is no option `{option}`")),
-            _ => wanted.filters.push(argument),
+            _ => selection.filters.push(argument),
         }
     }
-    Ok(wanted)
+    Ok(selection)
 }
 
-fn run(wanted: &RunSelection) -> ExitCode {
+fn run(selection: &RunSelection) -> ExitCode {
     // Before the first measurement. Afterwards the load would be our own.
-    let facts = machine::facts(wanted.suite.name);
-    let mut report = BenchReport::new(wanted.filters.clone());
-    for subject in wanted.suite.subjects {
+    let facts = machine::facts(selection.suite.name);
+    let mut report = BenchReport::new(selection.filters.clone());
+    for subject in selection.suite.subjects {
         report.begin(subject.name);
         if let Err(problem) = (subject.run)(&mut report) {
             // A report without one of its subjects would look complete.
-            return ended(Err(problem));
+            return exit_code(Err(problem));
         }
     }
     if COUNTS {
@@ -163,9 +163,10 @@ fn run(wanted: &RunSelection) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     // Counting takes a build of its own, so a quick run has to name it.
-    let is_asked_for = !measure::is_quick() || wanted.filters.iter().any(|filter| filter.contains("alloc"));
-    if is_asked_for && wanted.suite.allocations == AllocationCounting::Counted {
-        match counted(wanted) {
+    let is_requested =
+        !measure::is_quick() || selection.filters.iter().any(|filter| filter.contains("alloc"));
+    if is_requested && selection.suite.allocations == AllocationCounting::Counted {
+        match counted(selection) {
             Ok(rows) => report.append(&rows),
             Err(problem) => {
                 eprintln!("allocations were not counted: {problem}");
@@ -175,13 +176,13 @@ fn run(wanted: &RunSelection) -> ExitCode {
     }
     let markdown = format!(
         "## {}\n\n{facts}{}\n\n{}\n\n{}",
-        wanted.suite.name,
+        selection.suite.name,
         report.remarks(),
-        wanted.suite.method,
+        selection.suite.method,
         report.markdown()
     );
     println!("{markdown}");
-    if let Some(path) = &wanted.markdown
+    if let Some(path) = &selection.markdown
         && let Err(problem) = std::fs::write(path, markdown)
     {
         eprintln!("{path}: {problem}");
@@ -190,7 +191,7 @@ fn run(wanted: &RunSelection) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn ended(outcome: Result<(), MeasurementError>) -> ExitCode {
+fn exit_code(outcome: Result<(), MeasurementError>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
@@ -201,12 +202,12 @@ fn ended(outcome: Result<(), MeasurementError>) -> ExitCode {
 }
 
 /// Returns the rows of the build that counts allocations.
-fn counted(wanted: &RunSelection) -> Result<String, String> {
+fn counted(selection: &RunSelection) -> Result<String, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
         .args(["run", "--quiet", "--release", "--package", "steadfast-benches"])
-        .args(["--features", "count-allocations", "--", wanted.suite.name])
-        .args(&wanted.filters)
+        .args(["--features", "count-allocations", "--", selection.suite.name])
+        .args(&selection.filters)
         .args(measure::is_quick().then_some("--quick"))
         .stderr(Stdio::inherit())
         .output()

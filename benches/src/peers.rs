@@ -28,18 +28,18 @@ const RACES: &[(EngineCallScenario, &str, &[PeerLibrary])] = &[
         &[
             PeerLibrary {
                 language: NODE,
-                what: "cockatiel-fresh",
+                command: "cockatiel-fresh",
                 name: "cockatiel, retry + breaker + timeout",
             },
-            PeerLibrary { language: NODE, what: "opossum-fresh", name: "opossum, breaker + timeout" },
+            PeerLibrary { language: NODE, command: "opossum-fresh", name: "opossum, breaker + timeout" },
             PeerLibrary {
                 language: PYTHON,
-                what: "tenacity-fresh",
+                command: "tenacity-fresh",
                 name: "tenacity + pybreaker, retry + breaker",
             },
             PeerLibrary {
                 language: PYTHON,
-                what: "powertools-fresh",
+                command: "powertools-fresh",
                 name: "AWS Powertools, duplicates alone, arguments parsed before",
             },
         ],
@@ -49,7 +49,7 @@ const RACES: &[(EngineCallScenario, &str, &[PeerLibrary])] = &[
         "replay, 1 KiB",
         &[PeerLibrary {
             language: PYTHON,
-            what: "powertools-replay",
+            command: "powertools-replay",
             name: "AWS Powertools, arguments parsed before",
         }],
     ),
@@ -57,21 +57,21 @@ const RACES: &[(EngineCallScenario, &str, &[PeerLibrary])] = &[
         EngineCallScenario::RefusedByBreaker,
         "refused by the open breaker, 1 KiB",
         &[
-            PeerLibrary { language: NODE, what: "cockatiel-open", name: "cockatiel" },
-            PeerLibrary { language: NODE, what: "opossum-open", name: "opossum" },
-            PeerLibrary { language: PYTHON, what: "pybreaker-open", name: "pybreaker" },
+            PeerLibrary { language: NODE, command: "cockatiel-open", name: "cockatiel" },
+            PeerLibrary { language: NODE, command: "opossum-open", name: "opossum" },
+            PeerLibrary { language: PYTHON, command: "pybreaker-open", name: "pybreaker" },
         ],
     ),
 ];
 
 struct PeerLibrary {
     language: &'static str,
-    what: &'static str,
+    command: &'static str,
     name: &'static str,
 }
 
 pub(crate) fn run(report: &mut BenchReport) -> Result<(), MeasurementError> {
-    if !RACES.iter().any(|(_, what, _)| report.wants(what)) {
+    if !RACES.iter().any(|(_, title, _)| report.is_selected(title)) {
         return Ok(());
     }
     let folder = std::env::var_os(FOLDER).ok_or_else(|| {
@@ -79,32 +79,32 @@ pub(crate) fn run(report: &mut BenchReport) -> Result<(), MeasurementError> {
     })?;
     let folder = Path::new(&folder);
     let runtime = runtime()?;
-    let mut told = Vec::new();
-    for (way, what, peers) in RACES {
-        if !report.wants(what) {
+    let mut runtimes = Vec::new();
+    for (scenario, title, peers) in RACES {
+        if !report.is_selected(title) {
             continue;
         }
-        let mut caller = EngineCaller::new(&runtime, None, *way, EngineKeyChoice::Key)?;
+        let mut caller = EngineCaller::new(&runtime, None, *scenario, EngineKeyChoice::Key)?;
         let mut contestants: Vec<Contestant<'_>> = vec![Box::new(move |calls| caller.calls(calls))];
         for peer in *peers {
             let mut process = PeerProcess::start(folder, peer.language)?;
-            if !told.contains(&process.runs_on) {
-                told.push(process.runs_on.clone());
+            if !runtimes.contains(&process.runs_on) {
+                runtimes.push(process.runs_on.clone());
             }
-            contestants.push(Box::new(move |calls| process.calls(peer.what, calls)));
+            contestants.push(Box::new(move |calls| process.calls(peer.command, calls)));
         }
         let standing = contest_in(101, 200, &mut contestants);
         let names: Vec<_> = peers.iter().map(|peer| (peer.name, BenchBudget::None)).collect();
-        report.add_peers(what, &standing, &names);
+        report.add_peers(title, &standing, &names);
     }
-    report.remark(&format!("Peers in other languages: {}.", told.join("; ")));
+    report.remark(&format!("Peers in other languages: {}.", runtimes.join("; ")));
     Ok(())
 }
 
 /// A program in another language that makes calls on request.
 struct PeerProcess {
     child: Child,
-    asked: ChildStdin,
+    stdin: ChildStdin,
     answers: BufReader<ChildStdout>,
     runs_on: String,
 }
@@ -123,17 +123,17 @@ impl PeerProcess {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
-        let (Some(asked), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
+        let (Some(stdin), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(MeasurementError::because("a child was started without its pipes"));
         };
-        let mut process = Self { child, asked, answers: BufReader::new(answers), runs_on: String::new() };
+        let mut process = Self { child, stdin, answers: BufReader::new(answers), runs_on: String::new() };
         process.runs_on = process.line()?;
         Ok(process)
     }
 
     /// Lets it make this many calls. Returns the time that it took.
-    fn calls(&mut self, what: &str, count: u32) -> Duration {
-        let took = writeln!(self.asked, "{what} {count}")
+    fn calls(&mut self, command: &str, count: u32) -> Duration {
+        let took = writeln!(self.stdin, "{command} {count}")
             .map_err(MeasurementError::from)
             .and_then(|()| self.line())
             .and_then(|line| line.parse().map_err(|_| MeasurementError::because("no number")));

@@ -43,37 +43,37 @@ return { 0, time[1], time[2] }
 ";
 
 pub(crate) fn run(report: &mut BenchReport) -> Result<(), MeasurementError> {
-    let whats = CALLERS.map(|callers| (callers, format!("{callers} callers, claim and save")));
-    if !whats.iter().any(|(_, what)| report.wants(what)) {
+    let titles = CALLERS.map(|callers| (callers, format!("{callers} callers, claim and save")));
+    if !titles.iter().any(|(_, title)| report.is_selected(title)) {
         return Ok(());
     }
     let runtime = runtime()?;
     let server = RedisServer::start();
-    let (ours, bare) = runtime.block_on(async {
+    let (steadfast, bare) = runtime.block_on(async {
         let options =
             Options::parse(&server.url()).map_err(|error| MeasurementError::because(error.to_string()))?;
         let store = RedisStore::connect(options)
             .await
             .map_err(|error| MeasurementError::because(error.to_string()))?;
-        let ours = StoreSteps::of(store)?;
+        let steadfast = StoreSteps::of(store)?;
         // The bare client sends as many bytes as the store: of a call in flight, and of one with its answer.
-        let claimed = ours.claim().await?;
+        let claimed = steadfast.claim().await?;
         let name = server.command(&["KEYS", "*:r:*"]);
         let length =
             || server.command(&["STRLEN", &name]).parse().map_err(|_| MeasurementError::because("no record"));
         let inflight = length()?;
-        ours.save(claimed).await?;
+        steadfast.save(claimed).await?;
         let bare = BareRedis::new(&server, inflight, length()?).await?;
-        Ok::<_, MeasurementError>((Arc::new(ours), Arc::new(bare)))
+        Ok::<_, MeasurementError>((Arc::new(steadfast), Arc::new(bare)))
     })?;
-    for (callers, what) in whats {
-        if report.wants(&what) {
+    for (callers, title) in titles {
+        if report.is_selected(&title) {
             let name = "redis 1.8.1, two scripts that do the same";
             race(
                 report,
                 &runtime,
-                what,
-                (callers, &ours),
+                title,
+                (callers, &steadfast),
                 (callers, &bare, name),
                 BenchBudget::AtLeast(0.9),
             )?;

@@ -32,8 +32,8 @@ pub(crate) enum Figure {
 
 /// One comparison.
 pub(crate) struct ReportRow {
-    pub(crate) what: String,
-    pub(crate) ours: Figure,
+    pub(crate) title: String,
+    pub(crate) steadfast: Figure,
     pub(crate) peer: Option<(String, Figure)>,
     /// Steadfast's value divided by the peer's, measured side by side. Computed from the figures if not given.
     pub(crate) ratio: Option<f64>,
@@ -59,10 +59,10 @@ impl BenchReport {
     }
 
     /// Returns true if a measurement of this name is selected. Call it before measuring.
-    pub(crate) fn wants(&self, what: &str) -> bool {
-        let name = format!("{} {what}", self.subject);
+    pub(crate) fn is_selected(&self, title: &str) -> bool {
+        let name = format!("{} {title}", self.subject);
         // Time and allocations are measured in two builds; see `COUNTS`.
-        if what.contains("allocations") != COUNTS {
+        if title.contains("allocations") != COUNTS {
             return false;
         }
         self.filters.is_empty() || self.filters.iter().any(|filter| name.contains(filter.as_str()))
@@ -76,13 +76,13 @@ impl BenchReport {
     }
 
     /// Adds a row for each peer, from a contest in which Steadfast was the first and they followed in this order.
-    pub(crate) fn add_peers(&mut self, what: &str, standing: &ContestTimes, peers: &[(&str, BenchBudget)]) {
-        let Some(ours) = standing.nanos.first() else { return };
+    pub(crate) fn add_peers(&mut self, title: &str, standing: &ContestTimes, peers: &[(&str, BenchBudget)]) {
+        let Some(steadfast) = standing.nanos.first() else { return };
         let measured = standing.nanos.iter().zip(&standing.first_to).skip(1);
         for ((peer, budget), (nanos, ratio)) in peers.iter().zip(measured) {
             self.add(&ReportRow {
-                what: what.to_owned(),
-                ours: Figure::Nanos(*ours),
+                title: title.to_owned(),
+                steadfast: Figure::Nanos(*steadfast),
                 peer: Some(((*peer).to_owned(), Figure::Nanos(*nanos))),
                 ratio: Some(*ratio),
                 budget: *budget,
@@ -92,7 +92,7 @@ impl BenchReport {
 
     /// Adds a remark about the run. It is printed once, however often it is added.
     pub(crate) fn remark(&mut self, sentence: &str) {
-        if !self.remarks.iter().any(|told| told == sentence) {
+        if !self.remarks.iter().any(|remark| remark == sentence) {
             self.remarks.push(sentence.to_owned());
         }
     }
@@ -151,24 +151,24 @@ impl fmt::Display for Figure {
 impl ReportRow {
     fn ratio(&self) -> Option<f64> {
         let (_, peer) = self.peer.as_ref()?;
-        Some(self.ratio.unwrap_or(self.ours.value() / peer.value())).filter(|ratio| ratio.is_finite())
+        Some(self.ratio.unwrap_or(self.steadfast.value() / peer.value())).filter(|ratio| ratio.is_finite())
     }
 
     fn verdict(&self) -> &'static str {
-        let kept = match (self.budget, self.ratio()) {
+        let is_met = match (self.budget, self.ratio()) {
             (BenchBudget::AtMost(most), Some(ratio)) => ratio <= most,
             (BenchBudget::AtLeast(least), Some(ratio)) => ratio >= least,
-            (BenchBudget::Nothing, _) => self.ours.value() == 0.0,
+            (BenchBudget::Nothing, _) => self.steadfast.value() == 0.0,
             (BenchBudget::None, _) => return "",
             (BenchBudget::AtMost(_) | BenchBudget::AtLeast(_), None) => false,
         };
-        if kept { "kept" } else { "**missed**" }
+        if is_met { "kept" } else { "**missed**" }
     }
 }
 
 impl fmt::Display for ReportRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} | {} | ", self.what, self.ours)?;
+        write!(f, "{} | {} | ", self.title, self.steadfast)?;
         if let Some((name, figure)) = &self.peer {
             write!(f, "{name}: {figure}")?;
         }

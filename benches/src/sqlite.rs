@@ -28,23 +28,23 @@ const CALLERS: usize = 64;
 
 pub(crate) fn run(report: &mut BenchReport) -> Result<(), MeasurementError> {
     let shared = format!("{CALLERS} callers, claim and save");
-    let wanted = [CLAIM, SAVE, &shared].map(|what| report.wants(what));
-    if !wanted.contains(&true) {
+    let selected = [CLAIM, SAVE, &shared].map(|title| report.is_selected(title));
+    if !selected.contains(&true) {
         return Ok(());
     }
     let folder = BenchFolder::make()?;
     let runtime = runtime()?;
     let store = SqliteStore::open(SqliteOptions::at(folder.0.join("state.db")))
         .map_err(|error| MeasurementError::because(error.to_string()))?;
-    let ours = Arc::new(StoreSteps::of(store)?);
+    let steadfast = Arc::new(StoreSteps::of(store)?);
 
-    let [claim_wanted, save_wanted, _] = wanted;
-    if claim_wanted || save_wanted {
+    let [claim_selected, save_selected, _] = selected;
+    if claim_selected || save_selected {
         let mut disk = BareDisk::on(&folder.0)?;
         let claimed: RefCell<Vec<Arc<DedupeRecord>>> = RefCell::default();
         let claim = |count: u32| {
             let started = Instant::now();
-            let made: Result<Vec<_>, _> = (0..count).map(|_| runtime.block_on(ours.claim())).collect();
+            let made: Result<Vec<_>, _> = (0..count).map(|_| runtime.block_on(steadfast.claim())).collect();
             let took = started.elapsed();
             made.map(|made| claimed.borrow_mut().extend(made)).map(|()| took)
         };
@@ -55,7 +55,7 @@ pub(crate) fn run(report: &mut BenchReport) -> Result<(), MeasurementError> {
             let saved: Vec<_> = claimed.borrow_mut().drain(..count as usize).collect();
             let started = Instant::now();
             for claimed in saved {
-                runtime.block_on(ours.save(claimed))?;
+                runtime.block_on(steadfast.save(claimed))?;
             }
             Ok::<_, MeasurementError>(started.elapsed())
         };
@@ -76,10 +76,10 @@ pub(crate) fn run(report: &mut BenchReport) -> Result<(), MeasurementError> {
         );
         report.add_peers(SAVE, &standing, &budget);
     }
-    if report.wants(&shared) {
+    if report.is_selected(&shared) {
         let bare = Arc::new(BareSqlite::open(&folder.0)?);
         let name = "SQLite, one caller that never waits, a transaction for each";
-        race(report, &runtime, shared, (CALLERS, &ours), (1, &bare, name), BenchBudget::AtLeast(1.4))?;
+        race(report, &runtime, shared, (CALLERS, &steadfast), (1, &bare, name), BenchBudget::AtLeast(1.4))?;
     }
     Ok(())
 }

@@ -41,7 +41,7 @@ impl<S: StateStore> StoreSteps<S> {
             best_effort: false,
             arrived: store.now(),
             age: Duration::ZERO,
-            seen_end_within: None,
+            end_observed_within: None,
             run: RunId("run-0123456789abcdef".into()),
             rules: DedupeRules::from(&PolicyProfile::Standard.policy(ToolClass::Mutating)),
             tool: ToolRef { namespace: Namespace::new("accounts")?, tool: ToolName::new("update_entries")? },
@@ -131,8 +131,8 @@ const ROUND: Duration = Duration::from_millis(400);
 pub(crate) fn race(
     report: &mut BenchReport,
     runtime: &Runtime,
-    what: String,
-    (callers, ours): (usize, &Arc<impl ClaimAndSave>),
+    title: String,
+    (callers, steadfast): (usize, &Arc<impl ClaimAndSave>),
     (peer_callers, peer, name): (usize, &Arc<impl ClaimAndSave>, &str),
     budget: BenchBudget,
 ) -> Result<(), MeasurementError> {
@@ -140,11 +140,11 @@ pub(crate) fn race(
     let (mut our_rates, mut peer_rates, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..=rounds {
         let (our_rate, peer_rate) = if round % 2 == 0 {
-            let first = runtime.block_on(rate(callers, ours))?;
+            let first = runtime.block_on(rate(callers, steadfast))?;
             (first, runtime.block_on(rate(peer_callers, peer))?)
         } else {
             let first = runtime.block_on(rate(peer_callers, peer))?;
-            (runtime.block_on(rate(callers, ours))?, first)
+            (runtime.block_on(rate(callers, steadfast))?, first)
         };
         // The first round is the warm-up.
         if round > 0 {
@@ -154,8 +154,8 @@ pub(crate) fn race(
         }
     }
     report.add(&ReportRow {
-        what,
-        ours: Figure::PerSecond(median(our_rates.into_iter())),
+        title,
+        steadfast: Figure::PerSecond(median(our_rates.into_iter())),
         peer: Some((name.to_owned(), Figure::PerSecond(median(peer_rates.into_iter())))),
         ratio: Some(median(ratios.into_iter())),
         budget,
@@ -166,7 +166,7 @@ pub(crate) fn race(
 /// Returns the number of pairs per second with this many callers.
 async fn rate(callers: usize, pairs: &Arc<impl ClaimAndSave>) -> Result<f64, MeasurementError> {
     let stop = Arc::new(AtomicBool::new(false));
-    let begun = Instant::now();
+    let started = Instant::now();
     let callers: Vec<_> = (0..callers)
         .map(|_| {
             let (pairs, stop) = (Arc::clone(pairs), Arc::clone(&stop));
@@ -186,5 +186,5 @@ async fn rate(callers: usize, pairs: &Arc<impl ClaimAndSave>) -> Result<f64, Mea
     for caller in callers {
         made += caller.await.map_err(|error| MeasurementError::because(error.to_string()))??;
     }
-    Ok(f64::from(made) / begun.elapsed().as_secs_f64())
+    Ok(f64::from(made) / started.elapsed().as_secs_f64())
 }

@@ -43,8 +43,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     for _ in 0..2 {
         let invoice = GuardedInvoice { to: "ann", cents: 1000 };
         let paid = steadfast.call("bank/pay").key("invoice 42").args(&invoice).run(pay).await?;
-        let how = if paid.is_replayed() { "replayed" } else { "done now" };
-        println!("{how}: {:?}", paid.output::<GuardedReceipt>()?);
+        let status = if paid.is_replayed() { "replayed" } else { "done now" };
+        println!("{status}: {:?}", paid.output::<GuardedReceipt>()?);
     }
     steadfast.shutdown(Duration::from_secs(5)).await;
     Ok(())

@@ -48,7 +48,7 @@ pub(crate) fn run(options: &Options) -> Result<(), TaskFailure> {
         BenchmarkSuite::Engine => {
             set_up(&[&NPM, &PYTHON, &REDIS])?;
             for install in [install_node("")?, install_python("")?].concat() {
-                said(&install)?;
+                run_to_stderr(&install)?;
             }
             Invocation::cargo(&arguments).env("STEADFAST_BENCH_PEERS", &peers()?)
         }
@@ -56,7 +56,13 @@ pub(crate) fn run(options: &Options) -> Result<(), TaskFailure> {
             // Installs the server behind all gateways, and one of the alternatives.
             real_packages::run()?;
             install_gateways()?;
-            said(&Invocation::cargo(&["build", "--quiet", "--release", "--package", "steadfast-cli"]))?;
+            run_to_stderr(&Invocation::cargo(&[
+                "build",
+                "--quiet",
+                "--release",
+                "--package",
+                "steadfast-cli",
+            ]))?;
             let program = workspace::target().join("release/steadfast").display().to_string();
             Invocation::cargo(&arguments)
                 .env("STEADFAST_BENCH_PEERS", &peers()?)
@@ -89,7 +95,7 @@ fn peers() -> Result<String, TaskFailure> {
 /// Installs other gateways. One that cannot be installed is not measured, and the report says so.
 fn install_gateways() -> Result<(), TaskFailure> {
     for installs in [install_node("gateway/")?, install_python("gateway/")?, install_rust_proxy()?] {
-        if let Err(failure) = installs.iter().try_for_each(said) {
+        if let Err(failure) = installs.iter().try_for_each(run_to_stderr) {
             eprintln!("{failure}\ncontinuing without it");
         }
     }
@@ -129,10 +135,10 @@ fn install_rust_proxy() -> Result<Vec<Invocation>, TaskFailure> {
         return Ok(Vec::new());
     }
     eprintln!("building mcp-proxy {VERSION} for comparison: half an hour, once");
-    let (root, what) = (here.display().to_string(), format!("mcp-proxy@{VERSION}"));
+    let (root, spec) = (here.display().to_string(), format!("mcp-proxy@{VERSION}"));
     let target = workspace::scratch("peers/rust-target")?.display().to_string();
     Ok(vec![
-        Invocation::cargo(&["install", "--quiet", "--locked", "--root", &root, &what])
+        Invocation::cargo(&["install", "--quiet", "--locked", "--root", &root, &spec])
             .env("CARGO_TARGET_DIR", &target),
     ])
 }
@@ -150,7 +156,7 @@ fn copied(folder: &str) -> Result<PathBuf, TaskFailure> {
 }
 
 /// Runs a command with its output on stderr, because stdout is used for the report.
-fn said(invocation: &Invocation) -> Result<(), TaskFailure> {
+fn run_to_stderr(invocation: &Invocation) -> Result<(), TaskFailure> {
     eprint!("{}", invocation.output()?);
     Ok(())
 }

@@ -26,10 +26,10 @@ const BY_HAND: [&str; 2] = ["docs/reference/cli.md", "docs/reference/http-api.md
 
 /// Runs `cargo xtask gen`.
 pub(crate) fn run(options: &Options) -> Result<(), TaskFailure> {
-    let wanted = produce()?;
+    let expected = produce()?;
     let mut found = collect(workspace::root(), &FOLDERS)?;
     found.retain(|file, _| !BY_HAND.contains(&file.as_str()));
-    let changes = differences(&wanted, &found);
+    let changes = differences(&expected, &found);
     if options.check && !changes.is_empty() {
         let list: Vec<String> =
             changes.iter().map(|(file, change)| format!("{file} {}", change.word())).collect();
@@ -99,9 +99,9 @@ impl FileChange<'_> {
     }
 }
 
-fn differences<'w>(wanted: &'w Files, found: &Files) -> Vec<(String, FileChange<'w>)> {
-    let writes = wanted.iter().filter(|&(file, text)| found.get(file) != Some(text));
-    let removals = found.keys().filter(|&file| !wanted.contains_key(file));
+fn differences<'w>(expected: &'w Files, found: &Files) -> Vec<(String, FileChange<'w>)> {
+    let writes = expected.iter().filter(|&(file, text)| found.get(file) != Some(text));
+    let removals = found.keys().filter(|&file| !expected.contains_key(file));
     let writes = writes.map(|(file, text)| (file.clone(), FileChange::Write(text)));
     writes.chain(removals.map(|file| (file.clone(), FileChange::Remove))).collect()
 }
@@ -136,16 +136,16 @@ mod tests {
 
     #[test]
     fn changed_and_new_files_are_written_and_old_ones_removed() {
-        let wanted = files(&[("same", "1"), ("other", "2"), ("new", "3")]);
+        let expected = files(&[("same", "1"), ("other", "2"), ("new", "3")]);
         let found = files(&[("same", "1"), ("other", "x"), ("old", "4")]);
         assert_eq!(
-            differences(&wanted, &found),
+            differences(&expected, &found),
             [
                 ("new".to_owned(), FileChange::Write("3")),
                 ("other".to_owned(), FileChange::Write("2")),
                 ("old".to_owned(), FileChange::Remove)
             ]
         );
-        assert_eq!(differences(&wanted, &wanted), []);
+        assert_eq!(differences(&expected, &expected), []);
     }
 }

@@ -130,7 +130,7 @@ impl RequiredProgram {
 
     /// Returns advice for a manual installation.
     pub(crate) fn advice(&self) -> String {
-        let how = match self.install {
+        let instruction = match self.install {
             Install::Cargo { package, version } => format!("`cargo install --locked {package}@{version}`"),
             Install::Pip { package, version } => format!("`pipx install {package}=={version}`"),
             Install::Component(component) => {
@@ -140,7 +140,7 @@ impl RequiredProgram {
                 format!("`apt-get install {package}` as root, or the package of your system that brings it")
             }
         };
-        format!("{} is missing; install it with {how}", self.name)
+        format!("{} is missing; install it with {instruction}", self.name)
     }
 }
 
@@ -149,9 +149,9 @@ impl Install {
         match *self {
             // The tool runs for a second, so link-time and other optimizations are not worth their build time.
             Self::Cargo { package, version } => {
-                let what = format!("{package}@{version}");
+                let spec = format!("{package}@{version}");
                 let tools = workspace::tools().display().to_string();
-                Ok(Invocation::cargo(&["install", "--locked", "--root", &tools, &what])
+                Ok(Invocation::cargo(&["install", "--locked", "--root", &tools, &spec])
                     .env("CARGO_PROFILE_RELEASE_LTO", "off")
                     .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
                     .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0"))

@@ -14,6 +14,7 @@ mod machine;
 mod mutants;
 mod real_packages;
 mod requirements;
+mod rust_tokens;
 mod simulation;
 mod step;
 mod suite;

@@ -76,8 +76,8 @@ pub(crate) fn set_up<'n>(
             }
             Ok(installer) => {
                 let log = log_file(&label)?;
-                let ended = watched(&format!("{label} (once)"), &installer, &log);
-                ended.tell(&label, &installer, &log);
+                let result = watched(&format!("{label} (once)"), &installer, &log);
+                result.tell(&label, &installer, &log);
                 !need.is_met()
             }
         };
@@ -90,9 +90,9 @@ pub(crate) fn set_up<'n>(
 
 fn run(step: &TaskStep, (number, of): (usize, usize)) -> Result<Tally, TaskFailure> {
     let log = log_file(step.name)?;
-    let ended = watched(&format!("{} (step {number} of {of})", step.name), &step.run, &log);
-    let tally = ended.tally(step.counts);
-    ended.tell(step.name, &step.run, &log);
+    let result = watched(&format!("{} (step {number} of {of})", step.name), &step.run, &log);
+    let tally = result.tally(step.counts);
+    result.tell(step.name, &step.run, &log);
     Ok(tally)
 }
 
@@ -142,11 +142,11 @@ impl StepResult {
 /// Runs a command with its output to a file, and reports its progress.
 fn watched(label: &str, run: &Invocation, log: &Path) -> StepResult {
     let began = Instant::now();
-    let (ended, end) = mpsc::channel::<()>();
+    let (finished, end) = mpsc::channel::<()>();
     let success = thread::scope(|scope| {
         scope.spawn(move || report_progress(label, log, began, &end));
         let success = into_file(run, log);
-        drop(ended);
+        drop(finished);
         success
     });
     let mut output = read_log(log);
@@ -162,7 +162,7 @@ fn into_file(run: &Invocation, log: &Path) -> Result<bool, TaskFailure> {
     let mut command = run.command();
     // Disables colours in the file. rustfmt reads the name of the terminal instead of checking for one.
     command.env("CARGO_TERM_COLOR", "never").env("NO_COLOR", "1").env("TERM", "dumb").stdout(out).stderr(err);
-    // Cargo's progress bar shows the state of a build; `how_far` reads it.
+    // Cargo's progress bar shows the state of a build; `progress_suffix` reads it.
     command.env("CARGO_TERM_PROGRESS_WHEN", "always").env("CARGO_TERM_PROGRESS_WIDTH", "80");
     let status = command.status();
     Ok(status.map_err(|error| run.did_not_start(&error))?.success())
@@ -195,7 +195,7 @@ fn report_progress(label: &str, log: &Path, began: Instant, end: &mpsc::Receiver
             Err(RecvTimeoutError::Timeout) => {}
             Ok(()) | Err(RecvTimeoutError::Disconnected) => break,
         }
-        far = how_far(&String::from_utf8_lossy(&std::fs::read(log).unwrap_or_default()));
+        far = progress_suffix(&String::from_utf8_lossy(&std::fs::read(log).unwrap_or_default()));
     }
     if is_terminal {
         let _ = write!(terminal, "\r{:100}\r", "");
@@ -203,11 +203,12 @@ fn report_progress(label: &str, log: &Path, began: Instant, end: &mpsc::Receiver
 }
 
 /// Returns the progress of a command from its output so far: tests that have ended, or crates that were built.
-fn how_far(output: &str) -> String {
+fn progress_suffix(output: &str) -> String {
     if let Some((_, rest)) = output.split_once(suite::TOTAL) {
         let total = rest.lines().next().unwrap_or_default();
-        let ended = rest.lines().filter(|line| line.starts_with("test ") && line.contains(" ... ")).count();
-        return format!(": {ended} of {total} tests");
+        let finished =
+            rest.lines().filter(|line| line.starts_with("test ") && line.contains(" ... ")).count();
+        return format!(": {finished} of {total} tests");
     }
     let bar = output.rsplit("Building [").next().filter(|_| output.contains("Building ["));
     let count =
@@ -224,11 +225,11 @@ fn telling_lines(output: &str) -> Vec<String> {
     let lines: Vec<&str> = output.lines().collect();
     let (before, tail) = lines.split_at(lines.len().saturating_sub(TAIL));
     let failed = before.iter().filter(|line| line.starts_with("test ") && line.ends_with("FAILED"));
-    failed.copied().chain(said_by_failed_tests(before)).chain(tail.iter().copied()).map(cut).collect()
+    failed.copied().chain(failed_test_output(before)).chain(tail.iter().copied()).map(cut).collect()
 }
 
 /// Returns the beginning of each block for a failed test.
-fn said_by_failed_tests<'a>(lines: &'a [&'a str]) -> impl Iterator<Item = &'a str> {
+fn failed_test_output<'a>(lines: &'a [&'a str]) -> impl Iterator<Item = &'a str> {
     const BLOCK: usize = 30;
     let heads = lines.iter().enumerate().filter(|(_, line)| is_head_of_failed_test(line));
     heads.flat_map(|(at, _)| {
@@ -260,26 +261,29 @@ fn log_file(name: &str) -> Result<PathBuf, TaskFailure> {
 mod tests {
     use super::*;
 
-    fn ended(success: bool, output: &str) -> StepResult {
+    fn step_result(success: bool, output: &str) -> StepResult {
         StepResult { success, took: Duration::ZERO, output: output.to_owned() }
     }
 
     #[test]
     fn a_test_run_that_does_not_compile_counts_as_one_failure() {
-        assert_eq!(ended(false, "error: could not compile").tally(StepCounting::CargoTests), Tally::FAIL);
+        assert_eq!(
+            step_result(false, "error: could not compile").tally(StepCounting::CargoTests),
+            Tally::FAIL
+        );
     }
 
     #[test]
     fn a_test_binary_that_dies_fails_the_run_although_the_others_passed() {
         let output = "test result: ok. 5 passed; 0 failed; 0 ignored;\nerror: test failed (signal: 6)";
-        let tally = ended(false, output).tally(StepCounting::CargoTests);
+        let tally = step_result(false, output).tally(StepCounting::CargoTests);
         assert_eq!(tally, Tally { passed: 5, failed: 1, skipped: 0 });
     }
 
     #[test]
     fn failures_that_were_counted_are_not_counted_twice() {
         let output = "test result: FAILED. 5 passed; 2 failed; 0 ignored;";
-        let tally = ended(false, output).tally(StepCounting::CargoTests);
+        let tally = step_result(false, output).tally(StepCounting::CargoTests);
         assert_eq!(tally, Tally { passed: 5, failed: 2, skipped: 0 });
     }
 
@@ -304,10 +308,11 @@ mod tests {
         );
         output.push_str(&"later\n".repeat(100));
         let lines = telling_lines(&output);
-        let told: Vec<&str> = lines.iter().map(String::as_str).take_while(|line| *line != "later").collect();
+        let reported: Vec<&str> =
+            lines.iter().map(String::as_str).take_while(|line| *line != "later").collect();
         let heads =
             ["---- one stdout ----", "left: 1", "right: 2", "", "---- two stdout ----", "no answer", ""];
-        assert_eq!(told, [&["test one ... FAILED"][..], &heads[..]].concat());
+        assert_eq!(reported, [&["test one ... FAILED"][..], &heads[..]].concat());
     }
 
     #[test]
@@ -320,11 +325,11 @@ mod tests {
     fn progress_is_read_from_the_output_of_tests_and_builds() {
         let tests =
             "tests to run: 12\n\nsteadfast-api::api\nrunning 2 tests\ntest a ... ok\ntest b ... FAILED\n";
-        assert_eq!(how_far(tests), ": 2 of 12 tests");
+        assert_eq!(progress_suffix(tests), ": 2 of 12 tests");
         let build =
             "   Compiling a\n    Building [==>    ] 3/412: a\r    Building [===>   ] 41/412: b, c(build)\r";
-        assert_eq!(how_far(build), ": built 41 of 412");
-        assert_eq!(how_far("   Compiling a\n"), "");
+        assert_eq!(progress_suffix(build), ": built 41 of 412");
+        assert_eq!(progress_suffix("   Compiling a\n"), "");
     }
 
     #[test]
@@ -337,17 +342,17 @@ mod tests {
     #[test]
     fn a_step_that_cannot_start_fails_with_a_reason() {
         let log = log_file("test of a step that cannot start").unwrap();
-        let ended = watched("nothing", &Invocation::of("no-such-program-here", &[]), &log);
-        assert!(!ended.success);
-        assert!(ended.output.contains("did not start"), "{}", ended.output);
+        let result = watched("nothing", &Invocation::of("no-such-program-here", &[]), &log);
+        assert!(!result.success);
+        assert!(result.output.contains("did not start"), "{}", result.output);
     }
 
     #[test]
     fn the_output_of_a_step_is_kept_in_its_log() {
         let log = log_file("test of a step that prints").unwrap();
-        let ended = watched("echo", &Invocation::of("echo", &["heard"]), &log);
-        assert!(ended.success);
-        assert_eq!(ended.output, "heard\n");
+        let result = watched("echo", &Invocation::of("echo", &["heard"]), &log);
+        assert!(result.success);
+        assert_eq!(result.output, "heard\n");
         assert_eq!(std::fs::read_to_string(log).unwrap(), "heard\n");
     }
 

@@ -206,17 +206,17 @@ impl BinaryRun<'_> {
     fn passes_beside_others(&self) -> Result<bool, TaskFailure> {
         let mut child =
             self.command().stdout(Stdio::piped()).spawn().map_err(|error| self.did_not_start(&error))?;
-        let mut told = format!("\n{}\n", self.binary.name);
+        let mut output = format!("\n{}\n", self.binary.name);
         let lines = child.stdout.take().map(BufReader::new).into_iter().flat_map(BufRead::lines);
         for line in lines.map_while(Result::ok) {
             match line.starts_with("test ") {
                 true => println!("{line}"),
-                false => told.extend([line.as_str(), "\n"]),
+                false => output.extend([line.as_str(), "\n"]),
             }
         }
         let status = child.wait().map_err(|error| self.did_not_start(&error))?;
         if !status.success() {
-            println!("{told}");
+            println!("{output}");
         }
         Ok(status.success())
     }
@@ -274,9 +274,9 @@ fn shuffled_rounds(binaries: &[TestBinary], rounds: u32, seed: u64) -> Vec<Binar
     let mut runs = Vec::new();
     for round in 0..rounds {
         let begin = runs.len();
-        let wanted = binaries.iter().filter(|binary| round == 0 || !binary.is_pure);
+        let selected = binaries.iter().filter(|binary| round == 0 || !binary.is_pure);
         let stress = |random: &mut ShuffleGenerator| Some(StressRun { round, seed: random.next() });
-        runs.extend(wanted.map(|binary| BinaryRun { binary, stress: stress(&mut random) }));
+        runs.extend(selected.map(|binary| BinaryRun { binary, stress: stress(&mut random) }));
         random.shuffle(runs.get_mut(begin..).unwrap_or_default());
     }
     runs

@@ -25,9 +25,9 @@ impl Tally {
             let Some(counts) = line.trim_start().strip_prefix("test result: ") else { continue };
             for part in counts.split(['.', ';']) {
                 let mut words = part.split_whitespace();
-                let (Some(count), Some(what)) = (words.next(), words.next()) else { continue };
+                let (Some(count), Some(kind)) = (words.next(), words.next()) else { continue };
                 let Ok(count) = count.parse::<u64>() else { continue };
-                match what {
+                match kind {
                     "passed" => sum.passed += count,
                     "failed" => sum.failed += count,
                     "ignored" => sum.skipped += count,

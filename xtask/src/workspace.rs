@@ -35,8 +35,8 @@ pub(crate) fn tools() -> PathBuf {
 /// Returns `PATH` with that folder first.
 pub(crate) fn search_path() -> OsString {
     let inherited = env::var_os("PATH").unwrap_or_default();
-    let ours = tools().join("bin");
-    let joined = env::join_paths(std::iter::once(ours).chain(env::split_paths(&inherited)));
+    let tool_folder = tools().join("bin");
+    let joined = env::join_paths(std::iter::once(tool_folder).chain(env::split_paths(&inherited)));
     joined.unwrap_or(inherited)
 }
 

@@ -40,7 +40,7 @@ impl EngineCallScenario {
     }
 
     /// Returns true if a call ended this way. A race in which one takes a short cut means nothing.
-    fn was_taken(self, called: &CallResponse) -> bool {
+    fn matches(self, called: &CallResponse) -> bool {
         let result = &called.result;
         let code = result.error.as_ref().map(|error| error.code);
         match self {
@@ -64,7 +64,7 @@ pub(crate) enum EngineKeyChoice {
 pub(crate) struct EngineCaller {
     runtime: Arc<Runtime>,
     engine: Engine,
-    way: EngineCallScenario,
+    scenario: EngineCallScenario,
     given: EngineKeyChoice,
     template: CallEnvelope,
     params: String,
@@ -77,7 +77,7 @@ impl EngineCaller {
     pub(crate) fn new(
         runtime: &Arc<Runtime>,
         store: Option<Arc<dyn StateStore>>,
-        way: EngineCallScenario,
+        scenario: EngineCallScenario,
         given: EngineKeyChoice,
     ) -> Result<Self, MeasurementError> {
         let builder = Engine::builder().policies(policies());
@@ -88,7 +88,7 @@ impl EngineCaller {
         let mut caller = Self {
             runtime: Arc::clone(runtime),
             engine: runtime.block_on(builder.start()),
-            way,
+            scenario,
             given,
             template: template()?,
             params: sample::params(1024),
@@ -96,7 +96,7 @@ impl EngineCaller {
             number: 0,
         };
         caller.prepare_engine()?;
-        assert!(caller.call_once().is_some_and(|called| way.was_taken(&called)), "{}", way.name());
+        assert!(caller.call_once().is_some_and(|called| scenario.matches(&called)), "{}", scenario.name());
         Ok(caller)
     }
 
@@ -104,12 +104,12 @@ impl EngineCaller {
     /// them.
     pub(crate) fn calls(&mut self, count: u32) -> Duration {
         let envelopes: Vec<_> = (0..count).filter_map(|_| self.envelope()).collect();
-        let (engine, tool, way) = (self.engine.clone(), self.tool.clone(), self.way);
+        let (engine, tool, scenario) = (self.engine.clone(), self.tool.clone(), self.scenario);
         let calls = async move {
             let started = Instant::now();
             for envelope in envelopes {
                 let called = engine.call(envelope, tool.clone()).await;
-                assert!(way.was_taken(&called), "a call went another way than {}", way.name());
+                assert!(scenario.matches(&called), "a call went another way than {}", scenario.name());
             }
             started.elapsed()
         };
@@ -120,13 +120,13 @@ impl EngineCaller {
     /// Makes the same number of calls with this concurrency.
     pub(super) fn calls_at_once(&mut self, count: u32, at_once: usize) -> Duration {
         let envelopes: Vec<_> = (0..count).filter_map(|_| self.envelope()).collect();
-        let (engine, tool, way) = (self.engine.clone(), self.tool.clone(), self.way);
+        let (engine, tool, scenario) = (self.engine.clone(), self.tool.clone(), self.scenario);
         let calls = async move {
             let started = Instant::now();
             let calls = envelopes.into_iter().map(|envelope| engine.call(envelope, tool.clone()));
             let mut calls = stream::iter(calls).buffer_unordered(at_once);
             while let Some(called) = calls.next().await {
-                assert!(way.was_taken(&called), "a call went another way than {}", way.name());
+                assert!(scenario.matches(&called), "a call went another way than {}", scenario.name());
             }
             started.elapsed()
         };
@@ -149,7 +149,7 @@ impl EngineCaller {
         self.number += 1;
         let number = self.number;
         let mut envelope = self.template.clone();
-        let (key, same_arguments) = match self.way {
+        let (key, same_arguments) = match self.scenario {
             EngineCallScenario::Fresh | EngineCallScenario::RefusedByBreaker => (number, false),
             EngineCallScenario::Replayed => (0, true),
             EngineCallScenario::RefusedByGuard => (number, true),
@@ -164,7 +164,7 @@ impl EngineCaller {
             EngineKeyChoice::Nothing => envelope.transport.dedupe_mode = Some(DedupeMode::Enforced),
         }
         // Refusals count as failures of their turn, and too many of them cause a refusal by the guard.
-        if self.way == EngineCallScenario::RefusedByBreaker {
+        if self.scenario == EngineCallScenario::RefusedByBreaker {
             envelope.target.turn_id = Some(TurnId::new(format!("turn-{number}")).ok()?);
         }
         Some(envelope)
@@ -172,7 +172,7 @@ impl EngineCaller {
 
     /// Prepares the engine so that calls end this way.
     fn prepare_engine(&mut self) -> Result<(), MeasurementError> {
-        let failures = match self.way {
+        let failures = match self.scenario {
             EngineCallScenario::Fresh => 0,
             EngineCallScenario::Replayed => {
                 self.call_once();
@@ -183,7 +183,7 @@ impl EngineCaller {
         };
         for number in 0..failures {
             let mut envelope = self.template.clone();
-            let same = self.way == EngineCallScenario::RefusedByGuard;
+            let same = self.scenario == EngineCallScenario::RefusedByGuard;
             envelope.payload.params =
                 RawJson::from_trusted(numbered(&self.params, if same { 0 } else { number }));
             // The calls of one session must not cause refusals in another.

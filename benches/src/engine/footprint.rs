@@ -18,12 +18,12 @@ const ALLOWED: f64 = 60.0 * (1 << 20) as f64;
 const PAGE: f64 = 4096.0;
 
 pub(crate) fn run(report: &mut BenchReport) -> Result<(), MeasurementError> {
-    let whats = [
+    let measurements = [
         ("records", "25,000 finished records of 1 KiB", BenchBudget::AtMost(1.0)),
         ("history", "25,000 finished records of 1 KiB and the history of their calls", BenchBudget::None),
     ];
-    for (name, what, budget) in whats {
-        if !report.wants(what) {
+    for (name, title, budget) in measurements {
+        if !report.is_selected(title) {
             continue;
         }
         let output = Command::new(std::env::current_exe()?).args([CHILD, name]).output()?;
@@ -32,8 +32,8 @@ pub(crate) fn run(report: &mut BenchReport) -> Result<(), MeasurementError> {
             text.trim().parse().map_err(|_| MeasurementError(format!("no figure but `{text}`")))?;
         let peer = Some(("allowed".to_owned(), Figure::Bytes(ALLOWED)));
         report.add(&ReportRow {
-            what: what.to_owned(),
-            ours: Figure::Bytes(bytes),
+            title: title.to_owned(),
+            steadfast: Figure::Bytes(bytes),
             peer,
             ratio: None,
             budget,
@@ -46,13 +46,12 @@ pub(crate) fn run(report: &mut BenchReport) -> Result<(), MeasurementError> {
 pub(crate) const CHILD: &str = "footprint";
 
 /// Makes the calls in the measured process, and prints the number of bytes by which it has grown.
-pub(crate) fn child(what: &str) -> Result<(), MeasurementError> {
+pub(crate) fn child(kind: &str) -> Result<(), MeasurementError> {
     let runtime = runtime()?;
     let mut envelopes = EngineCaller::new(&runtime, None, EngineCallScenario::Fresh, EngineKeyChoice::Key)?;
     let store = Arc::new(MemoryStore::default());
-    let kept = if what == "history" { u64::from(RECORDS) } else { 0 };
-    let keep =
-        JournalLimits { most: kept, most_per_subject: None, age: std::time::Duration::from_secs(3600) };
+    let most = if kind == "history" { u64::from(RECORDS) } else { 0 };
+    let keep = JournalLimits { most, most_per_subject: None, age: std::time::Duration::from_secs(3600) };
     let engine =
         runtime.block_on(Engine::builder().policies(policy()).store(store.clone()).history(keep).start());
     let content: Arc<str> = format!("\"{}\"", "a".repeat(1022)).into();

@@ -35,8 +35,8 @@ const PER_ROUND: u32 = 100;
 pub(crate) struct MeasurementError(String);
 
 impl MeasurementError {
-    pub(crate) fn because(why: impl Into<String>) -> Self {
-        Self(why.into())
+    pub(crate) fn because(reason: impl Into<String>) -> Self {
+        Self(reason.into())
     }
 }
 
@@ -81,8 +81,8 @@ fn fresh_beside_its_parts(report: &mut BenchReport, runtime: &Arc<Runtime>) -> R
     let texts: Arc<[String]> = caller::arguments(1000).into();
     for (name, given) in [("explicit key", EngineKeyChoice::Key), ("computed key", EngineKeyChoice::Nothing)]
     {
-        let what = format!("fresh, 1 KiB, {name}");
-        if !report.wants(&what) {
+        let title = format!("fresh, 1 KiB, {name}");
+        if !report.is_selected(&title) {
             continue;
         }
         let mut caller = EngineCaller::new(runtime, None, EngineCallScenario::Fresh, given)?;
@@ -93,15 +93,15 @@ fn fresh_beside_its_parts(report: &mut BenchReport, runtime: &Arc<Runtime>) -> R
                 Box::new(|count| parts_in_a_task(runtime, &texts, count)),
             ],
         );
-        report.add_peers(&what, &standing, &[(PARTS, BenchBudget::AtMost(1.5))]);
+        report.add_peers(&title, &standing, &[(PARTS, BenchBudget::AtMost(1.5))]);
     }
     Ok(())
 }
 
 /// Measures the cost of removing an old record for every new one.
 fn full_beside_not_full(report: &mut BenchReport, runtime: &Arc<Runtime>) -> Result<(), MeasurementError> {
-    const WHAT: &str = "fresh, 1 KiB, explicit key, the store full of 25,000 records";
-    if !report.wants(WHAT) {
+    const TITLE: &str = "fresh, 1 KiB, explicit key, the store full of 25,000 records";
+    if !report.is_selected(TITLE) {
         return Ok(());
     }
     let mut full = EngineCaller::new(runtime, None, EngineCallScenario::Fresh, EngineKeyChoice::Key)?;
@@ -113,51 +113,51 @@ fn full_beside_not_full(report: &mut BenchReport, runtime: &Arc<Runtime>) -> Res
         PER_ROUND,
         &mut [Box::new(move |calls| full.calls(calls)), Box::new(move |calls| other.calls(calls))],
     );
-    report.add_peers(WHAT, &standing, &[("the same, not full", BenchBudget::None)]);
+    report.add_peers(TITLE, &standing, &[("the same, not full", BenchBudget::None)]);
     Ok(())
 }
 
 /// Measures calls that do not run. They must not cost more than one that does.
 fn short_ways_beside_fresh(report: &mut BenchReport, runtime: &Arc<Runtime>) -> Result<(), MeasurementError> {
-    for way in [
+    for scenario in [
         EngineCallScenario::Replayed,
         EngineCallScenario::RefusedByBreaker,
         EngineCallScenario::RefusedByGuard,
     ] {
-        let what = format!("{}, 1 KiB", way.name());
-        if !report.wants(&what) {
+        let title = format!("{}, 1 KiB", scenario.name());
+        if !report.is_selected(&title) {
             continue;
         }
-        let mut short = EngineCaller::new(runtime, None, way, EngineKeyChoice::Key)?;
+        let mut short = EngineCaller::new(runtime, None, scenario, EngineKeyChoice::Key)?;
         let mut fresh = EngineCaller::new(runtime, None, EngineCallScenario::Fresh, EngineKeyChoice::Key)?;
         let standing = contest(
             PER_ROUND,
             &mut [Box::new(move |calls| short.calls(calls)), Box::new(move |calls| fresh.calls(calls))],
         );
-        report.add_peers(&what, &standing, &[(FRESH, BenchBudget::AtMost(1.0))]);
+        report.add_peers(&title, &standing, &[(FRESH, BenchBudget::AtMost(1.0))]);
     }
     Ok(())
 }
 
 fn count_allocations(report: &mut BenchReport, runtime: &Arc<Runtime>) -> Result<(), MeasurementError> {
-    let ways = [
+    let scenarios = [
         (EngineCallScenario::Fresh, EngineKeyChoice::Key, "explicit key"),
         (EngineCallScenario::Fresh, EngineKeyChoice::Nothing, "computed key"),
         (EngineCallScenario::Replayed, EngineKeyChoice::Key, "explicit key"),
         (EngineCallScenario::RefusedByBreaker, EngineKeyChoice::Key, "explicit key"),
         (EngineCallScenario::RefusedByGuard, EngineKeyChoice::Key, "explicit key"),
     ];
-    for (way, given, name) in ways {
-        let what = format!("allocations per call, {}, {name}", way.name());
-        if !report.wants(&what) {
+    for (scenario, given, name) in scenarios {
+        let title = format!("allocations per call, {}, {name}", scenario.name());
+        if !report.is_selected(&title) {
             continue;
         }
-        let mut caller = EngineCaller::new(runtime, None, way, given)?;
+        let mut caller = EngineCaller::new(runtime, None, scenario, given)?;
         // The caller's work on its envelope does not count for the engine.
         let envelope = allocations(|_| caller.envelope());
         let whole = allocations(|_| caller.call_once());
-        let ours = Figure::Allocations(whole - envelope);
-        report.add(&ReportRow { what, ours, peer: None, ratio: None, budget: BenchBudget::None });
+        let steadfast = Figure::Allocations(whole - envelope);
+        report.add(&ReportRow { title, steadfast, peer: None, ratio: None, budget: BenchBudget::None });
     }
     Ok(())
 }

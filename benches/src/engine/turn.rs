@@ -22,11 +22,11 @@ use crate::sample;
 const CALLS: u32 = 1000;
 /// Size of the arguments of one call. A thousand of them fit into a plan.
 const BYTES: usize = 512;
-const WHAT: &str = "1,000 calls of 512 B with random dependencies, for each call";
+const TITLE: &str = "1,000 calls of 512 B with random dependencies, for each call";
 const ROUNDS: usize = 41;
 
 pub(crate) fn run(report: &mut BenchReport) -> Result<(), MeasurementError> {
-    if !report.wants(WHAT) {
+    if !report.is_selected(TITLE) {
         return Ok(());
     }
     let runtime = runtime()?;
@@ -47,7 +47,7 @@ pub(crate) fn run(report: &mut BenchReport) -> Result<(), MeasurementError> {
         ("the same calls without a turn, as many at once", BenchBudget::AtMost(4.0)),
         ("the turn without a name", BenchBudget::None),
     ];
-    report.add_peers(WHAT, &standing, &peers);
+    report.add_peers(TITLE, &standing, &peers);
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::process::{GroupedProcess, end_unless_told};
+use super::process::{GroupedProcess, kill_unless_notified};
 use crate::engine::MeasurementError;
 
 const VERSION: &str = "2025-06-18";
@@ -25,7 +25,7 @@ const REST: Duration = Duration::from_secs(1);
 
 /// A client that makes calls.
 pub(crate) struct BenchClient {
-    way: BenchTransport,
+    transport: BenchTransport,
     tool: String,
 }
 
@@ -41,16 +41,16 @@ impl BenchClient {
         words: &Path,
         tool: &str,
     ) -> Result<Self, MeasurementError> {
-        let (process, asked, answers) = GroupedProcess::start_with_streams(command, words)?;
-        let mut lines = StdioBenchClient { asked, answers: BufReader::new(answers), process };
-        let told = end_unless_told(lines.process.id(), HANDSHAKE);
+        let (process, stdin, answers) = GroupedProcess::start_with_streams(command, words)?;
+        let mut lines = StdioBenchClient { stdin, answers: BufReader::new(answers), process };
+        let ready = kill_unless_notified(lines.process.id(), HANDSHAKE);
         lines.ask(&initialize())?;
         while !is_answer(&lines.next()?, 0)? {}
         lines.ask(&initialized())?;
-        let mut client = Self { way: BenchTransport::Lines(lines), tool: tool.to_owned() };
+        let mut client = Self { transport: BenchTransport::Lines(lines), tool: tool.to_owned() };
         client.call()?;
         // If it took too long, the receiver is gone and the call has failed already.
-        let _ = told.send(());
+        let _ = ready.send(());
         Ok(client)
     }
 
@@ -62,7 +62,7 @@ impl BenchClient {
         http.post(&initialize().to_string(), "\"id\":0")?;
         http.make_ready()?;
         http.post(&initialized().to_string(), "")?;
-        let mut client = Self { way: BenchTransport::Http(http), tool: tool.to_owned() };
+        let mut client = Self { transport: BenchTransport::Http(http), tool: tool.to_owned() };
         client.call()?;
         Ok(client)
     }
@@ -78,16 +78,16 @@ impl BenchClient {
             "jsonrpc": "2.0", "id": number, "method": "tools/call",
             "params": { "name": self.tool, "arguments": { "message": message } },
         });
-        match &mut self.way {
+        match &mut self.transport {
             BenchTransport::Lines(lines) => {
                 let mut call = call.to_string();
                 call.push('\n');
-                let begun = Instant::now();
-                lines.asked.write_all(call.as_bytes())?;
+                let started = Instant::now();
+                lines.stdin.write_all(call.as_bytes())?;
                 loop {
                     let line = lines.next()?;
                     if contains(&line, mark.as_bytes()) {
-                        return Ok(begun.elapsed());
+                        return Ok(started.elapsed());
                     }
                     if is_answer(&line, number)? {
                         return Err(unexpected(&line));
@@ -97,9 +97,9 @@ impl BenchClient {
             BenchTransport::Http(http) => {
                 http.make_ready()?;
                 let call = call.to_string();
-                let begun = Instant::now();
+                let started = Instant::now();
                 let answer = http.post(&call, &mark)?;
-                let took = begun.elapsed();
+                let took = started.elapsed();
                 if contains(&answer, mark.as_bytes()) { Ok(took) } else { Err(unexpected(&answer)) }
             }
         }
@@ -134,10 +134,10 @@ fn is_answer(line: &[u8], id: u64) -> Result<bool, MeasurementError> {
     }
 }
 
-fn unexpected(said: &[u8]) -> MeasurementError {
-    let said = String::from_utf8_lossy(said);
-    let said: String = said.chars().take(300).collect();
-    MeasurementError::because(format!("it answered `{}`", said.trim()))
+fn unexpected(response: &[u8]) -> MeasurementError {
+    let text = String::from_utf8_lossy(response);
+    let text: String = text.chars().take(300).collect();
+    MeasurementError::because(format!("it answered `{}`", text.trim()))
 }
 
 fn contains(text: &[u8], part: &[u8]) -> bool {
@@ -145,7 +145,7 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
 }
 
 struct StdioBenchClient {
-    asked: ChildStdin,
+    stdin: ChildStdin,
     answers: BufReader<ChildStdout>,
     /// The process ends after its input, which is dropped first.
     process: GroupedProcess,
@@ -153,7 +153,7 @@ struct StdioBenchClient {
 
 impl StdioBenchClient {
     fn ask(&mut self, message: &Value) -> Result<(), MeasurementError> {
-        Ok(self.asked.write_all(format!("{message}\n").as_bytes())?)
+        Ok(self.stdin.write_all(format!("{message}\n").as_bytes())?)
     }
 
     fn next(&mut self) -> Result<Vec<u8>, MeasurementError> {

@@ -99,7 +99,7 @@ impl ReportedFigure {
     const ALL: [Self; 5] = [Self::Median, Self::Policy, Self::P99, Self::Rate, Self::RateTogether];
 
     fn name(self, server: BenchServer, shape: TransportShape) -> String {
-        let what = match self {
+        let label = match self {
             Self::Median if shape == TransportShape::StdioBehindHttp => "median of a call".to_owned(),
             Self::Median => "added median".to_owned(),
             Self::Policy => "added by the policy".to_owned(),
@@ -107,15 +107,17 @@ impl ReportedFigure {
             Self::Rate => "calls of one caller".to_owned(),
             Self::RateTogether => format!("calls of {CALLERS} callers"),
         };
-        format!("{}, {what}", server.name())
+        format!("{}, {label}", server.name())
     }
 }
 
 pub(crate) fn run(report: &mut BenchReport, shape: TransportShape) -> Result<(), MeasurementError> {
     for server in shape.servers().iter().copied() {
-        let wanted: Vec<_> =
-            ReportedFigure::ALL.into_iter().filter(|told| report.wants(&told.name(server, shape))).collect();
-        if wanted.is_empty() {
+        let figures: Vec<_> = ReportedFigure::ALL
+            .into_iter()
+            .filter(|figure| report.is_selected(&figure.name(server, shape)))
+            .collect();
+        if figures.is_empty() {
             continue;
         }
         let place = BenchPaths::find()?;
@@ -125,14 +127,14 @@ pub(crate) fn run(report: &mut BenchReport, shape: TransportShape) -> Result<(),
         // With the other server, a few microseconds would not show.
         others.extend((server == BenchServer::Fast).then_some(without_policy));
         let parties = race::run(report, &place, shape, server, &others, shape.callers(server))?;
-        let [bare, ours, ..] = parties.as_slice() else {
+        let [bare, steadfast, ..] = parties.as_slice() else {
             return Err(MeasurementError::because("the bare server or our gateway is missing"));
         };
         let peers = parties.iter().filter(|party| party.front.between().is_peer()).collect();
         let without_policy = parties.iter().find(|party| party.front.between() == without_policy);
-        let table = ShapeResults { shape, server, bare, ours, without_policy, peers };
-        for told in wanted {
-            table.tell(report, told);
+        let table = ShapeResults { shape, server, bare, steadfast, without_policy, peers };
+        for figure in figures {
+            table.tell(report, figure);
         }
     }
     Ok(())
@@ -143,35 +145,35 @@ struct ShapeResults<'a> {
     shape: TransportShape,
     server: BenchServer,
     bare: &'a RaceEntrant,
-    ours: &'a RaceEntrant,
+    steadfast: &'a RaceEntrant,
     without_policy: Option<&'a RaceEntrant>,
     peers: Vec<&'a RaceEntrant>,
 }
 
 impl ShapeResults<'_> {
-    fn tell(&self, report: &mut BenchReport, told: ReportedFigure) {
-        let what = told.name(self.server, self.shape);
-        let mut add = |ours, peer: (&str, Figure), ratio: Option<f64>, budget| {
+    fn tell(&self, report: &mut BenchReport, figure: ReportedFigure) {
+        let title = figure.name(self.server, self.shape);
+        let mut add = |steadfast, peer: (&str, Figure), ratio: Option<f64>, budget| {
             let peer = Some((peer.0.to_owned(), peer.1));
-            report.add(&ReportRow { what: what.clone(), ours, peer, ratio, budget });
+            report.add(&ReportRow { title: title.clone(), steadfast, peer, ratio, budget });
         };
         let bare_and_peers = || std::iter::once(self.bare).chain(self.peers.iter().copied());
-        match told {
+        match figure {
             ReportedFigure::Median if self.shape == TransportShape::StdioBehindHttp => {
                 for other in bare_and_peers() {
                     let peer = (other.name(), Figure::Nanos(other.median()));
                     add(
-                        Figure::Nanos(self.ours.median()),
+                        Figure::Nanos(self.steadfast.median()),
                         peer,
-                        Some(self.ours.time_to(other)),
+                        Some(self.steadfast.time_to(other)),
                         BenchBudget::None,
                     );
                 }
             }
             ReportedFigure::Median => {
-                let ours = self.ours.added_to(self.bare);
+                let added = self.steadfast.added_to(self.bare);
                 if let Some(allowed) = self.shape.allowed() {
-                    add(Figure::Nanos(ours), ("allowed", Figure::Nanos(allowed)), None, self.allowance());
+                    add(Figure::Nanos(added), ("allowed", Figure::Nanos(allowed)), None, self.allowance());
                 }
                 // "Not slower than any peer" does not mean "not slower than the best".
                 let budget = if self.shape == TransportShape::HttpToHttp {
@@ -180,24 +182,24 @@ impl ShapeResults<'_> {
                     BenchBudget::None
                 };
                 for peer in &self.peers {
-                    let theirs = peer.added_to(self.bare);
+                    let peer_added = peer.added_to(self.bare);
                     add(
-                        Figure::Nanos(ours),
-                        (peer.name(), Figure::Nanos(theirs)),
-                        share(ours, theirs),
+                        Figure::Nanos(added),
+                        (peer.name(), Figure::Nanos(peer_added)),
+                        share(added, peer_added),
                         budget,
                     );
                 }
             }
             ReportedFigure::Policy => {
                 let Some(without) = self.without_policy else { return };
-                let added = Figure::Nanos(self.ours.added_to(without));
+                let added = Figure::Nanos(self.steadfast.added_to(without));
                 add(added, ("allowed", Figure::Nanos(0.01 * MS)), None, self.allowance());
             }
             ReportedFigure::P99 => {
                 for other in bare_and_peers() {
                     add(
-                        Figure::Nanos(self.ours.p99()),
+                        Figure::Nanos(self.steadfast.p99()),
                         (other.name(), Figure::Nanos(other.p99())),
                         None,
                         BenchBudget::None,
@@ -207,17 +209,17 @@ impl ShapeResults<'_> {
             ReportedFigure::Rate => {
                 for other in bare_and_peers() {
                     let peer = (other.name(), Figure::PerSecond(other.rate()));
-                    let (ours, ratio) = (self.ours.rate(), self.ours.rate_to(other));
-                    add(Figure::PerSecond(ours), peer, Some(ratio), self.rate_budget(other));
+                    let (rate, ratio) = (self.steadfast.rate(), self.steadfast.rate_to(other));
+                    add(Figure::PerSecond(rate), peer, Some(ratio), self.rate_budget(other));
                 }
             }
             ReportedFigure::RateTogether => {
-                let Some(ours) = self.ours.rate_together() else { return };
+                let Some(rate) = self.steadfast.rate_together() else { return };
                 for other in bare_and_peers() {
-                    let Some(theirs) = other.rate_together() else { continue };
-                    let peer = (other.name(), Figure::PerSecond(theirs));
-                    let ratio = self.ours.rate_together_to(other);
-                    add(Figure::PerSecond(ours), peer, Some(ratio), self.rate_budget(other));
+                    let Some(peer_rate) = other.rate_together() else { continue };
+                    let peer = (other.name(), Figure::PerSecond(peer_rate));
+                    let ratio = self.steadfast.rate_together_to(other);
+                    add(Figure::PerSecond(rate), peer, Some(ratio), self.rate_budget(other));
                 }
             }
         }
@@ -252,10 +254,10 @@ impl RaceEntrant {
 }
 
 /// Returns the added time of Steadfast divided by that of the peer. There is no ratio to a peer that adds nothing.
-fn share(ours: f64, theirs: f64) -> Option<f64> {
+fn share(added: f64, peer_added: f64) -> Option<f64> {
     Some(match () {
-        () if theirs > 0.0 => ours / theirs,
-        () if ours <= theirs => 1.0,
+        () if peer_added > 0.0 => added / peer_added,
+        () if added <= peer_added => 1.0,
         () => f64::INFINITY,
     })
 }
@@ -263,13 +265,13 @@ fn share(ours: f64, theirs: f64) -> Option<f64> {
 /// Measures the cost of a durable store.
 pub(crate) fn run_sqlite(report: &mut BenchReport) -> Result<(), MeasurementError> {
     for (class, name) in [(BenchToolClass::Mutating, "mutating"), (BenchToolClass::ReadOnly, "read_only")] {
-        let what = format!("fast server, stdio to stdio, median of a {name} call");
-        if !report.wants(&what) {
+        let title = format!("fast server, stdio to stdio, median of a {name} call");
+        if !report.is_selected(&title) {
             continue;
         }
         let place = BenchPaths::find()?;
         let [sqlite, memory] = [RecordStorage::Sqlite, RecordStorage::Memory]
-            .map(|kept| GatewayKind::Ours(SteadfastSetup { kept, class, ..SteadfastSetup::ON }));
+            .map(|storage| GatewayKind::Ours(SteadfastSetup { storage, class, ..SteadfastSetup::ON }));
         let parties = race::run(
             report,
             &place,
@@ -282,8 +284,8 @@ pub(crate) fn run_sqlite(report: &mut BenchReport) -> Result<(), MeasurementErro
             return Err(MeasurementError::because("the bare server or our gateway is missing"));
         };
         report.add(&ReportRow {
-            what,
-            ours: Figure::Nanos(sqlite.median()),
+            title,
+            steadfast: Figure::Nanos(sqlite.median()),
             peer: Some(("the same with the memory store".to_owned(), Figure::Nanos(memory.median()))),
             ratio: Some(sqlite.time_to(memory)),
             budget: BenchBudget::None,
@@ -299,8 +301,8 @@ pub(crate) fn run_memory(report: &mut BenchReport) -> Result<(), MeasurementErro
     const WHOLE: &str = "after 8 sessions, with its children";
     const ALLOWED: f64 = 20.0 * (1 << 20) as f64;
     const CALLS: usize = 100;
-    let wanted = [IDLE, USED, WHOLE].map(|what| report.wants(what));
-    if !wanted.contains(&true) {
+    let selected = [IDLE, USED, WHOLE].map(|title| report.is_selected(title));
+    if !selected.contains(&true) {
         return Ok(());
     }
     let place = BenchPaths::find()?;
@@ -308,7 +310,7 @@ pub(crate) fn run_memory(report: &mut BenchReport) -> Result<(), MeasurementErro
     // A quick run compares with the best peer only.
     let peers = if is_quick() { &[GatewayKind::RustProxy] } else { shape.peers() };
     let everybody = [GatewayKind::Ours(SteadfastSetup::ON)].into_iter().chain(peers.iter().copied());
-    let mut seen = Vec::new();
+    let mut measured = Vec::new();
     for between in race::installed(report, &place, everybody) {
         let look = || -> Result<[Option<f64>; 3], MeasurementError> {
             let mut front = BenchTarget::start(&place, between, shape, server, None)?;
@@ -331,26 +333,26 @@ pub(crate) fn run_memory(report: &mut BenchReport) -> Result<(), MeasurementErro
             ])
         };
         match look() {
-            Ok(figures) => seen.push((between, figures)),
+            Ok(figures) => measured.push((between, figures)),
             Err(problem) => race::leave_out(report, between, shape, server, problem)?,
         }
     }
-    let Some(((_, ours), peers)) = seen.split_first() else { return Ok(()) };
-    for (index, what) in [IDLE, USED, WHOLE].into_iter().enumerate() {
+    let Some(((_, steadfast), peers)) = measured.split_first() else { return Ok(()) };
+    for (index, title) in [IDLE, USED, WHOLE].into_iter().enumerate() {
         let figure = |figures: &[Option<f64>; 3]| {
             Figure::Bytes(figures.get(index).copied().flatten().unwrap_or(f64::NAN))
         };
         let mut add = |peer: String, bytes, budget| {
             let row = ReportRow {
-                what: what.to_owned(),
-                ours: figure(ours),
+                title: title.to_owned(),
+                steadfast: figure(steadfast),
                 peer: Some((peer, bytes)),
                 ratio: None,
                 budget,
             };
             report.add(&row);
         };
-        if what == IDLE {
+        if title == IDLE {
             add("allowed".to_owned(), Figure::Bytes(ALLOWED), BenchBudget::AtMost(1.0));
         }
         for (between, figures) in peers {

@@ -78,8 +78,8 @@ impl Drop for GroupedProcess {
         let started = descendants(self.id());
         drop(self.input.take());
         signal("-TERM", self.id());
-        let asked = Instant::now();
-        while !self.has_ended() && asked.elapsed() < GRACE {
+        let signalled_at = Instant::now();
+        while !self.has_ended() && signalled_at.elapsed() < GRACE {
             thread::sleep(Duration::from_millis(5));
         }
         // A failure means that it has ended already.
@@ -95,14 +95,14 @@ impl Drop for GroupedProcess {
 }
 
 /// Ends a process that does not answer, unless a message arrives in time.
-pub(crate) fn end_unless_told(id: u32, within: Duration) -> std::sync::mpsc::Sender<()> {
-    let (tell, told) = std::sync::mpsc::channel();
+pub(crate) fn kill_unless_notified(id: u32, within: Duration) -> std::sync::mpsc::Sender<()> {
+    let (sender, receiver) = std::sync::mpsc::channel();
     thread::spawn(move || {
-        if told.recv_timeout(within) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+        if receiver.recv_timeout(within) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
             signal("-KILL", id);
         }
     });
-    tell
+    sender
 }
 
 /// Returns a port of this machine that is free at the moment.

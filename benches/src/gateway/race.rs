@@ -147,9 +147,9 @@ impl RaceEntrant {
     fn of(place: &BenchPaths, mut front: BenchTarget) -> Result<Self, MeasurementError> {
         let mut first = front.client(place)?;
         let warm_up = if is_quick() { WARM_UP / 5 } else { WARM_UP };
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut took = vec![first.call()?.as_secs_f64()];
-        while begun.elapsed() < warm_up {
+        while started.elapsed() < warm_up {
             took.push(first.call()?.as_secs_f64());
         }
         // The last calls are the warmest.
@@ -173,12 +173,12 @@ impl RaceEntrant {
             return Ok(());
         }
         let Some(client) = self.clients.first_mut() else { return Ok(()) };
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut took = Vec::new();
         for _ in 0..self.pace.calls {
             took.push(client.call()?.as_secs_f64() * 1e9);
         }
-        let rate = f64::from(self.pace.calls) / begun.elapsed().as_secs_f64();
+        let rate = f64::from(self.pace.calls) / started.elapsed().as_secs_f64();
         self.calls.extend(&took);
         self.alone.push(Some((median(took.into_iter()), rate)));
         Ok(())
@@ -221,11 +221,11 @@ impl RaceEntrant {
                 .map(|client| {
                     scope.spawn(move || {
                         start.wait();
-                        let begun = Instant::now();
+                        let started = Instant::now();
                         for _ in 0..calls {
                             client.call()?;
                         }
-                        Ok::<_, MeasurementError>((begun, Instant::now()))
+                        Ok::<_, MeasurementError>((started, Instant::now()))
                     })
                 })
                 .collect();
@@ -238,13 +238,13 @@ impl RaceEntrant {
                 })
                 .collect::<Result<_, _>>()
         })?;
-        let begun = spans.iter().map(|(begun, _)| *begun).min();
-        let ended = spans.iter().map(|(_, ended)| *ended).max();
-        let (Some(begun), Some(ended)) = (begun, ended) else {
+        let first_start = spans.iter().map(|(started, _)| *started).min();
+        let last_end = spans.iter().map(|(_, finished)| *finished).max();
+        let (Some(first_start), Some(last_end)) = (first_start, last_end) else {
             return Err(MeasurementError::because("no calls were made"));
         };
         let callers = u32::try_from(spans.len()).unwrap_or(u32::MAX);
-        Ok((calls * callers, (ended - begun).as_secs_f64()))
+        Ok((calls * callers, (last_end - first_start).as_secs_f64()))
     }
 
     /// Returns the median duration of a call in nanoseconds.
@@ -254,12 +254,12 @@ impl RaceEntrant {
 
     /// Returns the nanoseconds by which a call takes longer than with the other.
     pub(crate) fn added_to(&self, other: &Self) -> f64 {
-        median(pairs(&self.alone, &other.alone).map(|((ours, _), (theirs, _))| ours - theirs))
+        median(pairs(&self.alone, &other.alone).map(|((time, _), (other_time, _))| time - other_time))
     }
 
     /// Returns the nanoseconds of a call divided by the other's.
     pub(crate) fn time_to(&self, other: &Self) -> f64 {
-        median(pairs(&self.alone, &other.alone).map(|((ours, _), (theirs, _))| ours / theirs))
+        median(pairs(&self.alone, &other.alone).map(|((time, _), (other_time, _))| time / other_time))
     }
 
     /// Returns the 99th percentile of the durations in nanoseconds.
@@ -276,7 +276,7 @@ impl RaceEntrant {
 
     /// Returns the same divided by the other's.
     pub(crate) fn rate_to(&self, other: &Self) -> f64 {
-        median(pairs(&self.alone, &other.alone).map(|((_, ours), (_, theirs))| ours / theirs))
+        median(pairs(&self.alone, &other.alone).map(|((_, rate), (_, other_rate))| rate / other_rate))
     }
 
     /// Returns the calls per second of [`CALLERS`] callers, if it had so many.
@@ -286,13 +286,13 @@ impl RaceEntrant {
 
     /// Returns the same divided by the other's.
     pub(crate) fn rate_together_to(&self, other: &Self) -> f64 {
-        median(pairs(&self.together, &other.together).map(|(ours, theirs)| ours / theirs))
+        median(pairs(&self.together, &other.together).map(|(rate, other_rate)| rate / other_rate))
     }
 }
 
 /// Returns pairs of results of the same round.
-fn pairs<'a, T: Copy>(ours: &'a [Option<T>], theirs: &'a [Option<T>]) -> impl Iterator<Item = (T, T)> {
-    ours.iter().zip(theirs).filter_map(|(ours, theirs)| Some(((*ours)?, (*theirs)?)))
+fn pairs<'a, T: Copy>(left: &'a [Option<T>], right: &'a [Option<T>]) -> impl Iterator<Item = (T, T)> {
+    left.iter().zip(right).filter_map(|(left, right)| Some(((*left)?, (*right)?)))
 }
 
 /// Returns the number of calls of this duration that fit, within reason.

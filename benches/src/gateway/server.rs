@@ -133,7 +133,7 @@ fn answer(message: &[u8]) -> Option<BenchAnswer> {
             "protocolVersion": message
                 .pointer("/params/protocolVersion")
                 .and_then(Value::as_str)
-                .filter(|asked| *asked < LAST)
+                .filter(|version| *version < LAST)
                 .unwrap_or(LAST),
             "capabilities": { "tools": {} },
             "serverInfo": { "name": "fast", "version": "1" },

@@ -151,14 +151,14 @@ pub(crate) enum BenchToolClass {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SteadfastSetup {
     pub(crate) policy: PolicySwitch,
-    pub(crate) kept: RecordStorage,
+    pub(crate) storage: RecordStorage,
     pub(crate) class: BenchToolClass,
 }
 
 impl SteadfastSetup {
     /// All mechanisms on, for a tool that changes something: the most expensive setup.
     pub(crate) const ON: Self =
-        Self { policy: PolicySwitch::On, kept: RecordStorage::Memory, class: BenchToolClass::Mutating };
+        Self { policy: PolicySwitch::On, storage: RecordStorage::Memory, class: BenchToolClass::Mutating };
     pub(crate) const OFF: Self = Self { policy: PolicySwitch::Off, ..Self::ON };
 }
 
@@ -376,20 +376,20 @@ impl ListeningProcess {
         &mut self,
         mut attempt: impl FnMut(&Self) -> Result<T, MeasurementError>,
     ) -> Result<T, MeasurementError> {
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
             let problem = match attempt(self) {
                 Ok(made) => return Ok(made),
                 Err(problem) => problem,
             };
-            let gone = self.process.has_ended();
-            if gone || begun.elapsed() > BEGIN {
+            let has_exited = self.process.has_ended();
+            if has_exited || started.elapsed() > BEGIN {
                 let words = fs::read_to_string(&self.words).unwrap_or_default();
                 let last: Vec<_> =
                     words.lines().rev().filter(|line| !line.trim().is_empty()).take(3).collect();
-                let ended = if gone { ", and it has ended" } else { "" };
+                let note = if has_exited { ", and it has ended" } else { "" };
                 return Err(MeasurementError::because(format!(
-                    "{problem}{ended}; its output: `{}`",
+                    "{problem}{note}; its output: `{}`",
                     last.join(" ← ")
                 )));
             }
@@ -422,12 +422,12 @@ impl GatewayKind {
         let mut variables = Vec::new();
         match self {
             Self::Nothing => {}
-            Self::Ours(ours) => {
-                let class = match ours.class {
+            Self::Ours(setup) => {
+                let class = match setup.class {
                     BenchToolClass::ReadOnly => "read_only",
                     BenchToolClass::Mutating => "mutating",
                 };
-                let store = match ours.kept {
+                let store = match setup.storage {
                     RecordStorage::Memory => "memory",
                     RecordStorage::Sqlite => "sqlite",
                 };
@@ -440,7 +440,7 @@ impl GatewayKind {
                 for name in ["HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"] {
                     variables.push((name, folder.into()));
                 }
-                if ours.policy == PolicySwitch::Off {
+                if setup.policy == PolicySwitch::Off {
                     variables.push(("TOOL_RELIABILITY_ENABLED", "false".into()));
                 }
             }

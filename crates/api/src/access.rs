@@ -89,12 +89,12 @@ impl AccessRules {
     /// Returns the identity of a requester if it has this permission.
     pub(crate) fn admit(
         &self,
-        who: Permission,
+        permission: Permission,
         uri: &Uri,
         headers: &HeaderMap,
     ) -> Result<Requester, ApiProblem> {
         let caller = self.caller(uri, headers)?;
-        who.admits(&caller)?;
+        permission.admits(&caller)?;
         Ok(caller)
     }
 
@@ -114,7 +114,9 @@ impl AccessRules {
 
     /// Returns the identity of a requester. Refuses a foreign origin or host name, and an unknown token.
     fn caller(&self, uri: &Uri, headers: &HeaderMap) -> Result<Requester, ApiProblem> {
-        self.names.admit(uri, headers).map_err(|why| ApiProblem::new(why.status, "forbidden", why.text))?;
+        self.names
+            .admit(uri, headers)
+            .map_err(|refusal| ApiProblem::new(refusal.status, "forbidden", refusal.text))?;
         if !is_of_our_page(uri, headers) {
             return Err(ApiProblem::forbidden("requests from this origin are not allowed"));
         }
@@ -179,12 +181,12 @@ impl Permission {
 /// Returns the tenant of a request: for a client, the tenant of its token.
 pub(crate) fn bound_tenant(
     caller: &Requester,
-    wanted: Option<TenantId>,
+    requested: Option<TenantId>,
 ) -> Result<Option<TenantId>, ApiProblem> {
-    let Requester::Client(Principal { tenant: own, .. }) = caller else { return Ok(wanted) };
-    match (own, wanted) {
+    let Requester::Client(Principal { tenant: own, .. }) = caller else { return Ok(requested) };
+    match (own, requested) {
         (_, None) => Ok(own.clone()),
-        (Some(own), Some(wanted)) if *own == wanted => Ok(Some(wanted)),
+        (Some(own), Some(requested)) if *own == requested => Ok(Some(requested)),
         (Some(own), Some(_)) => Err(ApiProblem::forbidden(format!(
             "the token belongs to the tenant `{own}`, but the request names another one; omit it"
         ))),
@@ -210,14 +212,18 @@ mod tests {
         AccessRules { tokens, admin: AdminToken::new("person"), ..AccessRules::default() }
     }
 
-    fn ask(access: &AccessRules, who: Permission, headers: &[(HeaderName, &str)]) -> Result<(), StatusCode> {
+    fn ask(
+        access: &AccessRules,
+        permission: Permission,
+        headers: &[(HeaderName, &str)],
+    ) -> Result<(), StatusCode> {
         let mut all = HeaderMap::new();
         all.insert(HOST, "127.0.0.1:8080".parse().unwrap());
         for (name, value) in headers {
             all.insert(name.clone(), value.parse().unwrap());
         }
-        let admitted = access.admit(who, &Uri::from_static("/v1/status"), &all);
-        admitted.map(drop).map_err(|why| why.status())
+        let admitted = access.admit(permission, &Uri::from_static("/v1/status"), &all);
+        admitted.map(drop).map_err(|problem| problem.status())
     }
 
     #[test]
@@ -252,9 +258,9 @@ mod tests {
         }
         let client = ask(&access(true), Permission::Admin, &[(AUTHORIZATION, "Bearer agent")]);
         assert_eq!(client, Err(StatusCode::FORBIDDEN));
-        let nobody = AccessRules { admin: None, ..access(false) };
+        let no_admin = AccessRules { admin: None, ..access(false) };
         assert_eq!(
-            ask(&nobody, Permission::Admin, &[(AUTHORIZATION, "Bearer ")]),
+            ask(&no_admin, Permission::Admin, &[(AUTHORIZATION, "Bearer ")]),
             Err(StatusCode::UNAUTHORIZED)
         );
     }

@@ -49,7 +49,7 @@ fn rows() -> Vec<Endpoint> {
             Permission::Admin,
             breaker,
         )
-        .asks::<TenantQuery>()
+        .takes_query::<TenantQuery>()
         .takes::<BreakerCommand>()
         .gives::<BreakerChange>("the new state"),
         Endpoint::new(
@@ -60,7 +60,7 @@ fn rows() -> Vec<Endpoint> {
             Permission::Admin,
             trust,
         )
-        .asks::<TenantQuery>()
+        .takes_query::<TenantQuery>()
         .gives::<TrustChangeResponse>("trust is restored")
         .reads_the_store(),
         Endpoint::new(
@@ -71,7 +71,7 @@ fn rows() -> Vec<Endpoint> {
             Permission::Admin,
             recover,
         )
-        .asks::<TenantQuery>()
+        .takes_query::<TenantQuery>()
         .gives::<TrustChangeResponse>(
             "it runs without approval, and is trusted after enough successful calls",
         )
@@ -84,7 +84,7 @@ fn rows() -> Vec<Endpoint> {
             Permission::Admin,
             approve,
         )
-        .asks::<TenantQuery>()
+        .takes_query::<TenantQuery>()
         .takes::<ApprovalAnswer>()
         .gives::<ApprovalAnswerResponse>("the request is answered")
         .or_conflict()
@@ -97,7 +97,7 @@ fn rows() -> Vec<Endpoint> {
             Permission::Admin,
             guard,
         )
-        .asks::<TenantQuery>()
+        .takes_query::<TenantQuery>()
         .takes::<GuardResetRequest>()
         .gives::<GuardResetResponse>("the session is released")
         .reads_the_store(),
@@ -109,12 +109,12 @@ fn rows() -> Vec<Endpoint> {
             Permission::Admin,
             debug,
         )
-        .asks::<TenantQuery>()
+        .takes_query::<TenantQuery>()
         .takes::<DebugAction>()
         .gives::<DebugResult>("the action is done")
         .reads_the_store(),
         Endpoint::new(Method::DELETE, "/v1/records", "flush", "Deletes records", Permission::Admin, flush)
-            .asks::<FlushQuery>()
+            .takes_query::<FlushQuery>()
             .gives::<FlushResponse>("the records are deleted")
             .reads_the_store(),
         Endpoint::new(
@@ -206,7 +206,7 @@ impl TenantQuery {
     /// Parses the tenant.
     pub(crate) fn read(self) -> Result<Option<TenantId>, ApiProblem> {
         let tenant = self.tenant.map(TenantId::new).transpose();
-        tenant.map_err(|why| ApiProblem::bad_request(format!("tenant: {why}")))
+        tenant.map_err(|reason| ApiProblem::bad_request(format!("tenant: {reason}")))
     }
 }
 
@@ -255,11 +255,11 @@ pub(crate) async fn approve(
     Shared(State(inner)): Shared<State>,
     AdminOperator(by): AdminOperator,
     PathParam(id): PathParam,
-    QueryParams(whose): QueryParams<TenantQuery>,
+    QueryParams(query): QueryParams<TenantQuery>,
     JsonBody(answer): JsonBody<ApprovalAnswer>,
 ) -> HandlerResult {
     let engine = inner.steadfast.engine();
-    let tenant = whose.read()?;
+    let tenant = query.read()?;
     let number = id.parse().map(ParkedRequestId).map_err(|_| ApiProblem::no_such("pending approval", &id))?;
     let decision = match answer {
         ApprovalAnswer::Once {} => ApprovalDecision::Once,
@@ -274,12 +274,12 @@ pub(crate) async fn approve(
             Ok(shown(StatusCode::OK, &ApprovalAnswerResponse { granted }))
         }
         Err(ApprovalError::Store(error)) => Err(error.into()),
-        Err(ApprovalError::NotDecided(why)) if why.is_gone() => Err(ApiProblem::not_found(format!(
+        Err(ApprovalError::NotDecided(reason)) if reason.is_gone() => Err(ApiProblem::not_found(format!(
             "there is no pending approval `{}`: it was answered, has expired, or was dropped for newer ones",
             number.0
         ))),
-        Err(ApprovalError::NotDecided(why)) => {
-            Err(ApiProblem::new(StatusCode::CONFLICT, "conflict", why.to_string()))
+        Err(ApprovalError::NotDecided(reason)) => {
+            Err(ApiProblem::new(StatusCode::CONFLICT, "conflict", reason.to_string()))
         }
     }
 }
@@ -303,11 +303,12 @@ pub(crate) async fn breaker(
     Shared(State(inner)): Shared<State>,
     AdminOperator(by): AdminOperator,
     PathParam(key): PathParam,
-    QueryParams(whose): QueryParams<TenantQuery>,
+    QueryParams(query): QueryParams<TenantQuery>,
     JsonBody(turn): JsonBody<BreakerCommand>,
 ) -> HandlerResult {
-    let key: BreakerKey = key.parse().map_err(|why| ApiProblem::no_such("breaker", &key).because(&why))?;
-    let steered = turned(inner.steadfast.engine(), whose.read()?.as_ref(), &key, turn, &by).await?;
+    let key: BreakerKey =
+        key.parse().map_err(|reason| ApiProblem::no_such("breaker", &key).because(&reason))?;
+    let steered = turned(inner.steadfast.engine(), query.read()?.as_ref(), &key, turn, &by).await?;
     Ok(shown(StatusCode::OK, &steered))
 }
 
@@ -357,10 +358,10 @@ pub struct GuardResetResponse {
 pub(crate) async fn guard(
     Shared(State(inner)): Shared<State>,
     AdminOperator(by): AdminOperator,
-    QueryParams(whose): QueryParams<TenantQuery>,
+    QueryParams(query): QueryParams<TenantQuery>,
     JsonBody(GuardResetRequest { session }): JsonBody<GuardResetRequest>,
 ) -> HandlerResult {
-    let tenant = whose.read()?;
+    let tenant = query.read()?;
     let freed = inner.steadfast.engine().admin().reset_guard(tenant.as_ref(), session.as_ref(), &by).await?;
     Ok(shown(StatusCode::OK, &GuardResetResponse { freed }))
 }
@@ -419,7 +420,7 @@ pub enum DebugResult {
 pub(crate) async fn debug(
     Shared(State(inner)): Shared<State>,
     AdminOperator(by): AdminOperator,
-    QueryParams(whose): QueryParams<TenantQuery>,
+    QueryParams(query): QueryParams<TenantQuery>,
     JsonBody(debug): JsonBody<DebugAction>,
 ) -> HandlerResult {
     let engine = inner.steadfast.engine();
@@ -429,14 +430,14 @@ pub(crate) async fn debug(
         Ok(DebugResult::Breaker(Box::new(steered)))
     };
     let done = match debug {
-        DebugAction::ForceOpen { tool, span } => breaker(&tool, whose, BreakerCommand::Open { span }).await?,
-        DebugAction::Reset { tool } => breaker(&tool, whose, BreakerCommand::Reset {}).await?,
+        DebugAction::ForceOpen { tool, span } => breaker(&tool, query, BreakerCommand::Open { span }).await?,
+        DebugAction::Reset { tool } => breaker(&tool, query, BreakerCommand::Reset {}).await?,
         DebugAction::Flush { key: None, tool: None, session: None } => {
             return Err(ApiProblem::bad_request("specify key, tool or session"));
         }
         DebugAction::Flush { key, tool, session } => {
             // A key identifies its record without a tenant.
-            let tenant = if key.is_some() { None } else { whose.tenant };
+            let tenant = if key.is_some() { None } else { query.tenant };
             let which = FlushQuery { key, tool, session, tenant };
             DebugResult::Forgotten(engine.admin().flush(&which.read()?, &by).await?)
         }
@@ -457,15 +458,15 @@ pub(crate) async fn trust(
     Shared(State(inner)): Shared<State>,
     AdminOperator(by): AdminOperator,
     PathParam(key): PathParam,
-    QueryParams(whose): QueryParams<TenantQuery>,
+    QueryParams(query): QueryParams<TenantQuery>,
 ) -> HandlerResult {
-    let (engine, tenant) = (inner.steadfast.engine(), whose.read()?);
-    let meant = TrustSelection::by(engine, tenant.as_ref(), &key)?;
+    let (engine, tenant) = (inner.steadfast.engine(), query.read()?);
+    let selection = TrustSelection::by(engine, tenant.as_ref(), &key)?;
     let mut changes = 0;
-    for target in meant.targets() {
+    for target in selection.targets() {
         changes += engine.admin().reset_trust(tenant.as_ref(), target, &by).await?.len();
     }
-    Ok(shown(StatusCode::OK, &TrustChangeResponse { tools: meant.tools(), changes }))
+    Ok(shown(StatusCode::OK, &TrustChangeResponse { tools: selection.tools(), changes }))
 }
 
 /// The target of a request: `namespace/tool` (with the slash encoded), `domain:HOST`, or `*` for everything.
@@ -513,18 +514,18 @@ pub(crate) async fn recover(
     Shared(State(inner)): Shared<State>,
     AdminOperator(by): AdminOperator,
     PathParam(key): PathParam,
-    QueryParams(whose): QueryParams<TenantQuery>,
+    QueryParams(query): QueryParams<TenantQuery>,
 ) -> HandlerResult {
-    let (engine, tenant) = (inner.steadfast.engine(), whose.read()?);
-    let meant = TrustSelection::by(engine, tenant.as_ref(), &key)?;
+    let (engine, tenant) = (inner.steadfast.engine(), query.read()?);
+    let selection = TrustSelection::by(engine, tenant.as_ref(), &key)?;
     let mut changes = 0;
-    for target in meant.targets() {
+    for target in selection.targets() {
         changes += engine.admin().approve_recovery(tenant.as_ref(), target, &by).await?.len();
     }
-    if changes == 0 && !matches!(meant, TrustSelection::Everything) {
+    if changes == 0 && !matches!(selection, TrustSelection::Everything) {
         return Err(ApiProblem::no_such("escalated tool or domain", &key));
     }
-    Ok(shown(StatusCode::OK, &TrustChangeResponse { tools: meant.tools(), changes }))
+    Ok(shown(StatusCode::OK, &TrustChangeResponse { tools: selection.tools(), changes }))
 }
 
 /// The records to delete: one by its key, or the finished ones that match all other parameters.
@@ -568,7 +569,7 @@ pub(crate) async fn flush(
 impl FlushQuery {
     /// Returns the selection, or the error.
     fn read(self) -> Result<FlushTarget, ApiProblem> {
-        let bad = |why: String| ApiProblem::misread(why);
+        let bad = |reason: String| ApiProblem::misread(reason);
         match self {
             Self { key: Some(key), tool: None, session: None, tenant: None } => {
                 Ok(FlushTarget::Key(read_key(&key).map_err(bad)?))
@@ -581,8 +582,11 @@ impl FlushQuery {
                 session: session
                     .map(SessionKey::new)
                     .transpose()
-                    .map_err(|why| bad(format!("session: {why}")))?,
-                tenant: tenant.map(TenantId::new).transpose().map_err(|why| bad(format!("tenant: {why}")))?,
+                    .map_err(|reason| bad(format!("session: {reason}")))?,
+                tenant: tenant
+                    .map(TenantId::new)
+                    .transpose()
+                    .map_err(|reason| bad(format!("tenant: {reason}")))?,
                 open: false,
             })),
             Self { key: Some(_), .. } => Err(bad("key= cannot be combined with other parameters".to_owned())),
@@ -627,7 +631,7 @@ pub(crate) async fn resolve(
     JsonBody(ResolveRequest { ran }): JsonBody<ResolveRequest>,
 ) -> HandlerResult {
     let name = key;
-    let key = read_key(&name).map_err(|why| ApiProblem::no_such("record", &name).because(&why))?;
+    let key = read_key(&name).map_err(|reason| ApiProblem::no_such("record", &name).because(&reason))?;
     let resolution = if ran { Resolution::Ran } else { Resolution::DidNotRun };
     match inner.steadfast.engine().admin().resolve(key, resolution, &by).await? {
         ResolveVerdict::Resolved => Ok(shown(StatusCode::OK, &ResolveResponse { resolved: true })),
@@ -675,17 +679,17 @@ pub struct SwitchChanges {
 pub(crate) async fn switches(
     Shared(State(inner)): Shared<State>,
     AdminOperator(by): AdminOperator,
-    JsonBody(wanted): JsonBody<SwitchChanges>,
+    JsonBody(changes): JsonBody<SwitchChanges>,
 ) -> Response {
     let steadfast = &inner.steadfast;
     let SwitchChange { before, after } = steadfast.switch(|before| Switches {
-        all: wanted.all.unwrap_or(before.all),
-        dedupe: wanted.dedupe.unwrap_or(before.dedupe),
-        retry: wanted.retry.unwrap_or(before.retry),
-        breaker: wanted.breaker.unwrap_or(before.breaker),
-        guard: wanted.guard.unwrap_or(before.guard),
-        trust: wanted.trust.unwrap_or(before.trust),
-        derive: wanted.derive.unwrap_or(before.derive),
+        all: changes.all.unwrap_or(before.all),
+        dedupe: changes.dedupe.unwrap_or(before.dedupe),
+        retry: changes.retry.unwrap_or(before.retry),
+        breaker: changes.breaker.unwrap_or(before.breaker),
+        guard: changes.guard.unwrap_or(before.guard),
+        trust: changes.trust.unwrap_or(before.trust),
+        derive: changes.derive.unwrap_or(before.derive),
     });
     let words = |switches: Switches| serde_json::to_string(&switches).ok();
     let done = AuditChange {

@@ -21,8 +21,8 @@ pub(crate) struct Endpoint {
     /// The operation id in the OpenAPI document.
     pub(crate) name: &'static str,
     /// The summary, in one sentence.
-    pub(crate) what: &'static str,
-    pub(crate) who: Permission,
+    pub(crate) summary: &'static str,
+    pub(crate) permission: Permission,
     /// The query parameters, as an object.
     pub(crate) query: Option<SchemaFn>,
     /// The schema of the path parameter.
@@ -64,8 +64,8 @@ impl Endpoint {
         method: Method,
         path: &'static str,
         name: &'static str,
-        what: &'static str,
-        who: Permission,
+        summary: &'static str,
+        permission: Permission,
         handler: impl Handler<T, State>,
     ) -> Self {
         let route = match method {
@@ -78,7 +78,7 @@ impl Endpoint {
             wrong(StatusCode::BAD_REQUEST, "the request is malformed"),
             wrong(StatusCode::FORBIDDEN, "the origin, the host name or the token does not allow the request"),
         ];
-        if who != Permission::Anyone {
+        if permission != Permission::Anyone {
             gives.push(wrong(StatusCode::UNAUTHORIZED, "a token is required"));
         }
         if path.contains('{') {
@@ -89,8 +89,8 @@ impl Endpoint {
             method,
             path,
             name,
-            what,
-            who,
+            summary,
+            permission,
             query: None,
             named,
             headers: Vec::new(),
@@ -107,19 +107,23 @@ impl Endpoint {
     }
 
     /// Sets the query parameters.
-    pub(crate) fn asks<T: JsonSchema>(mut self) -> Self {
+    pub(crate) fn takes_query<T: JsonSchema>(mut self) -> Self {
         self.query = Some(shape::<T>);
         self
     }
 
     /// Adds a header with any value.
-    pub(crate) fn reads_header(self, header: &'static str, what: &'static str) -> Self {
-        self.reads_header_as::<String>(header, what)
+    pub(crate) fn reads_header(self, header: &'static str, description: &'static str) -> Self {
+        self.reads_header_as::<String>(header, description)
     }
 
     /// Adds a header with this schema.
-    pub(crate) fn reads_header_as<T: JsonSchema>(mut self, header: &'static str, what: &'static str) -> Self {
-        self.headers.push((header, what, shape::<T>));
+    pub(crate) fn reads_header_as<T: JsonSchema>(
+        mut self,
+        header: &'static str,
+        description: &'static str,
+    ) -> Self {
+        self.headers.push((header, description, shape::<T>));
         self
     }
 

@@ -31,7 +31,7 @@ use crate::{HandlerResult, State};
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         Endpoint::new(Method::GET, "/v1/events", "events", "Streams events as they happen", WHO, events)
-            .asks::<EventsQuery>()
+            .takes_query::<EventsQuery>()
             .reads_header_as::<EventId>(
                 "Last-Event-ID",
                 "the id of the last event that you received; later events are sent first",
@@ -77,19 +77,19 @@ pub(crate) async fn events(
     uri: Uri,
     headers: HeaderMap,
     Extension(caller): Extension<Requester>,
-    QueryParams(asked): QueryParams<EventsQuery>,
+    QueryParams(query): QueryParams<EventsQuery>,
 ) -> HandlerResult {
     let feed = inner.steadfast.telemetry().feed();
     let last = headers.get("last-event-id").map(|value| value.to_str().unwrap_or_default());
-    let behind = last.or(asked.after.as_deref()).map(|id| number(feed, id)).transpose()?;
-    let wanted =
-        EventFilter { life: feed.life(), tenant: asked.tenant, tool: asked.tool, event: asked.event };
-    let counted = inner.around.streams.open(caller.follower())?;
+    let behind = last.or(query.after.as_deref()).map(|id| number(feed, id)).transpose()?;
+    let filter =
+        EventFilter { life: feed.life(), tenant: query.tenant, tool: query.tool, event: query.event };
+    let counted = inner.gateway.streams.open(caller.follower())?;
     // A first line at once, so that the client sees the open connection.
     let beginning = Some(Bytes::from_static(b": here is what happens\n\n"));
     let reader = feed.read(behind);
     let listening =
-        OpenEventStream { reader, wanted, access: inner.access.clone(), uri, headers, _counted: counted };
+        OpenEventStream { reader, filter, access: inner.access.clone(), uri, headers, _counted: counted };
     let stream = unfold((listening, beginning), async |(mut listening, beginning)| {
         let piece = match beginning {
             Some(beginning) => beginning,
@@ -117,7 +117,7 @@ fn number(feed: &Feed, id: &str) -> Result<u64, ApiProblem> {
 /// An open event stream, and the request that was authorized for it.
 struct OpenEventStream {
     reader: FeedReader,
-    wanted: EventFilter,
+    filter: EventFilter,
     access: AccessRules,
     uri: Uri,
     headers: HeaderMap,
@@ -128,7 +128,7 @@ struct OpenEventStream {
 impl OpenEventStream {
     /// Returns the next part of the stream. The stream ends when its token is revoked.
     async fn next(&mut self) -> Option<Bytes> {
-        let piece = next(&mut self.reader, &self.wanted).await;
+        let piece = next(&mut self.reader, &self.filter).await;
         self.access.admit(WHO, &self.uri, &self.headers).ok()?;
         Some(piece)
     }
@@ -142,13 +142,13 @@ struct EventFilter {
 }
 
 /// Returns the next event that passes the filter, or a comment that keeps the connection alive.
-async fn next(reader: &mut FeedReader, wanted: &EventFilter) -> Bytes {
+async fn next(reader: &mut FeedReader, filter: &EventFilter) -> Bytes {
     let silent = Instant::now() + SILENT;
     loop {
         match timeout_at(silent, reader.next()).await {
-            Ok(FeedItem::Happened(line)) if wanted.has(&line) => {
+            Ok(FeedItem::Happened(line)) if filter.has(&line) => {
                 let FeedEvent { number, event, text } = &*line;
-                return format!("id: {:x}-{number}\nevent: {event}\ndata: {text}\n\n", wanted.life).into();
+                return format!("id: {:x}-{number}\nevent: {event}\ndata: {text}\n\n", filter.life).into();
             }
             Ok(FeedItem::Happened(_)) => {}
             Ok(FeedItem::Missed(missed)) => {
@@ -168,7 +168,7 @@ impl EventFilter {
             return true;
         }
         let fields: Value = serde_json::from_str(&line.text).unwrap_or_default();
-        let has = |name, wanted: &str| fields.get(name).and_then(Value::as_str) == Some(wanted);
+        let has = |name, value: &str| fields.get(name).and_then(Value::as_str) == Some(value);
         self.tenant.as_ref().is_none_or(|tenant| has("tenantId", tenant.as_str()))
             && self.tool.as_ref().is_none_or(|NamedTool(tool)| {
                 has("toolNamespace", tool.namespace.as_str()) && has("toolName", tool.tool.as_str())

@@ -30,7 +30,7 @@ impl<S: Send + Sync> FromRequestParts<S> for PathParam {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiProblem> {
         let named = Path::<String>::from_request_parts(parts, state).await;
         let Path(name) =
-            named.map_err(|why| ApiProblem::misread(format!("the path: {}", why.body_text())))?;
+            named.map_err(|rejection| ApiProblem::misread(format!("the path: {}", rejection.body_text())))?;
         Ok(Self(name))
     }
 }
@@ -42,9 +42,10 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for QueryParams<T>
     type Rejection = ApiProblem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiProblem> {
-        let Query(asked) = Query::<T>::try_from_uri(&parts.uri)
-            .map_err(|why| ApiProblem::misread(format!("the query cannot be read: {}", why.body_text())))?;
-        Ok(Self(asked))
+        let Query(query) = Query::<T>::try_from_uri(&parts.uri).map_err(|rejection| {
+            ApiProblem::misread(format!("the query cannot be read: {}", rejection.body_text()))
+        })?;
+        Ok(Self(query))
     }
 }
 
@@ -56,8 +57,8 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
 
     async fn from_request(request: Request, _: &S) -> Result<Self, ApiProblem> {
         let text = body(request.into_body(), LONGEST).await?;
-        let said = serde_json::from_slice(&text);
-        Ok(Self(said.map_err(|error| ApiProblem::misread(format!("the body cannot be read: {error}")))?))
+        let parsed = serde_json::from_slice(&text);
+        Ok(Self(parsed.map_err(|error| ApiProblem::misread(format!("the body cannot be read: {error}")))?))
     }
 }
 
@@ -140,14 +141,14 @@ pub(crate) async fn body(body: Body, longest: usize) -> Result<Bytes, ApiProblem
         ApiProblem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
     };
     // A declared size above the limit is refused at once.
-    if usize::try_from(body.size_hint().lower()).ok().is_none_or(|told| told > longest) {
+    if usize::try_from(body.size_hint().lower()).ok().is_none_or(|declared| declared > longest) {
         return Err(too_large());
     }
     let Some(read) = within(PATIENCE, to_bytes(body, longest)).await else {
         let message = format!("the body did not end within {} s", PATIENCE.as_secs());
         return Err(ApiProblem::new(StatusCode::REQUEST_TIMEOUT, "too_slow", message));
     };
-    read.map_err(|why| match why.source() {
+    read.map_err(|error| match error.source() {
         Some(source) if source.is::<LengthLimitError>() => too_large(),
         Some(_) | None => ApiProblem::bad_request("the body was cut off, or is not what its headers say"),
     })

@@ -109,7 +109,7 @@ pub(crate) struct State(Arc<ApiState>);
 struct ApiState {
     steadfast: Steadfast,
     access: AccessRules,
-    around: GatewayParts,
+    gateway: GatewayParts,
     seal: Option<CallIdSeal>,
     document: Value,
 }
@@ -121,12 +121,12 @@ impl Api {
     }
 
     /// Creates the API with all parts of a gateway.
-    pub fn with_gateway(steadfast: Steadfast, access: AccessRules, around: GatewayParts) -> Self {
+    pub fn with_gateway(steadfast: Steadfast, access: AccessRules, gateway: GatewayParts) -> Self {
         let endpoints = endpoints();
         let document = openapi::document(&endpoints);
         let own_access = access.clone();
         let state =
-            State(Arc::new(ApiState { steadfast, access, around, seal: CallIdSeal::new(), document }));
+            State(Arc::new(ApiState { steadfast, access, gateway, seal: CallIdSeal::new(), document }));
         let mut paths: BTreeMap<&'static str, (MethodRouter<State>, Vec<Method>)> = BTreeMap::new();
         for endpoint in endpoints {
             let guard = EndpointGuard::of(&endpoint, &state);
@@ -143,7 +143,7 @@ impl Api {
         }
         let guard = EndpointGuard {
             state: state.clone(),
-            who: Permission::Anyone,
+            permission: Permission::Anyone,
             name: "".into(),
             takes_body: false,
             query: None,
@@ -191,7 +191,7 @@ impl Api {
 #[derive(Clone)]
 struct EndpointGuard {
     state: State,
-    who: Permission,
+    permission: Permission,
     /// The method and the path.
     name: Arc<str>,
     /// True if the endpoint reads a request body.
@@ -204,7 +204,7 @@ impl EndpointGuard {
     fn of(endpoint: &Endpoint, state: &State) -> Self {
         Self {
             state: state.clone(),
-            who: endpoint.who,
+            permission: endpoint.permission,
             name: format!("{} {}", endpoint.method, endpoint.path).into(),
             takes_body: endpoint.takes.is_some(),
             query: Some(openapi::query_names(endpoint).into()),
@@ -241,7 +241,7 @@ async fn admit(Shared(guard): Shared<EndpointGuard>, mut request: Request, next:
     }
     let access = &guard.state.0.access;
     let admitted = access
-        .admit(guard.who, request.uri(), request.headers())
+        .admit(guard.permission, request.uri(), request.headers())
         .and_then(|caller| guard.check_query(request.uri()).map(|()| caller))
         .and_then(|caller| guard.check_encoding(request.headers()).map(|()| caller));
     match admitted {

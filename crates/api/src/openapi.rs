@@ -34,8 +34,8 @@ pub(crate) fn document(endpoints: &[Endpoint]) -> Value {
     for endpoint in endpoints {
         let mut operation = Map::new();
         operation.insert("operationId".into(), endpoint.name.into());
-        operation.insert("summary".into(), endpoint.what.into());
-        operation.insert("security".into(), security(endpoint.who));
+        operation.insert("summary".into(), endpoint.summary.into());
+        operation.insert("security".into(), security(endpoint.permission));
         let mut parameters: Vec<Value> = names(endpoint.path)
             .map(|name| {
                 let schema = (endpoint.named)(&mut generator);
@@ -45,9 +45,9 @@ pub(crate) fn document(endpoints: &[Endpoint]) -> Value {
         if let Some(query) = endpoint.query {
             parameters.extend(QueryFields::of(query, &mut generator).parameters());
         }
-        parameters.extend(endpoint.headers.iter().map(|(name, what, shape)| {
+        parameters.extend(endpoint.headers.iter().map(|(name, description, shape)| {
             let schema = shape(&mut generator);
-            json!({ "name": name, "in": "header", "required": false, "description": what, "schema": schema })
+            json!({ "name": name, "in": "header", "required": false, "description": description, "schema": schema })
         }));
         if !parameters.is_empty() {
             operation.insert("parameters".into(), parameters.into());
@@ -110,8 +110,8 @@ pub(crate) fn query_names(endpoint: &Endpoint) -> Vec<String> {
 }
 
 /// Returns the security requirements. Local programs may call and read without a token.
-fn security(who: Permission) -> Value {
-    match who {
+fn security(permission: Permission) -> Value {
+    match permission {
         Permission::Anyone => json!([]),
         Permission::Caller | Permission::Viewer => json!([{}, { "token": [] }]),
         Permission::Admin => json!([{ "token": [] }]),
@@ -126,16 +126,16 @@ fn responses(gives: &[ResponseSpec], generator: &mut SchemaGenerator) -> Value {
             ResponseContent::Json(shape) => ("application/json", shape(generator).to_value()),
             ResponseContent::Text(kind) => (kind, json!({ "type": "string" })),
         };
-        let meant = responses.entry(gives.status.as_u16()).or_default();
-        meant.when.push(gives.when);
-        let schemas = meant.content.entry(kind).or_default();
+        let response = responses.entry(gives.status.as_u16()).or_default();
+        response.when.push(gives.when);
+        let schemas = response.content.entry(kind).or_default();
         if !schemas.contains(&schema) {
             schemas.push(schema);
         }
     }
     responses
         .into_iter()
-        .map(|(status, meant)| (status.to_string(), meant.described()))
+        .map(|(status, response)| (status.to_string(), response.described()))
         .collect::<Map<_, _>>()
         .into()
 }

@@ -88,18 +88,18 @@ mod tests {
     fn every_file_of_the_page_is_served_and_used() {
         let document = include_str!("page/index.html");
         let scripts = FILES.iter().filter(|(_, kind, _)| *kind == SCRIPT).map(|(.., text)| *text);
-        let mut asked: Vec<String> = named(document, "src=\"")
+        let mut referenced: Vec<String> = named(document, "src=\"")
             .chain(named(document, "href=\"/"))
             .map(|path| if path.starts_with('/') { path.to_owned() } else { format!("/{path}") })
             .collect();
-        asked.extend(scripts.flat_map(|text| {
+        referenced.extend(scripts.flat_map(|text| {
             named(text, "from \"./").map(|file| format!("/page/{file}")).collect::<Vec<_>>()
         }));
-        for path in &asked {
+        for path in &referenced {
             assert!(FILES.iter().any(|(file, ..)| file == path), "{path} is not served");
         }
         for (file, ..) in FILES {
-            assert!(asked.iter().any(|path| path == file), "{file} is asked for by nobody");
+            assert!(referenced.iter().any(|path| path == file), "{file} is asked for by nobody");
         }
     }
 

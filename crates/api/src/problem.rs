@@ -140,8 +140,8 @@ impl ApiProblem {
 
     /// Adds the reason.
     #[must_use]
-    pub(crate) fn because(mut self, why: &impl ToString) -> Self {
-        self.error.message = format!("{}: {}", self.error.message, redact::text(&why.to_string()));
+    pub(crate) fn because(mut self, reason: &impl ToString) -> Self {
+        self.error.message = format!("{}: {}", self.error.message, redact::text(&reason.to_string()));
         self
     }
 
@@ -231,8 +231,8 @@ impl From<StoreError> for ApiProblem {
 }
 
 impl From<TooManyStreams> for ApiProblem {
-    fn from(why: TooManyStreams) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", why.message()).after(TooManyStreams::LATER)
+    fn from(error: TooManyStreams) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", error.message()).after(TooManyStreams::LATER)
     }
 }
 

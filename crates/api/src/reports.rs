@@ -36,7 +36,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Permission::Caller,
             failure,
         )
-        .asks::<TenantQuery>()
+        .takes_query::<TenantQuery>()
         .takes::<FailureReport>()
         .gives::<ReportResponse>("the report is recorded"),
         Endpoint::new(
@@ -47,7 +47,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Permission::Caller,
             success,
         )
-        .asks::<TenantQuery>()
+        .takes_query::<TenantQuery>()
         .takes::<SuccessReport>()
         .gives::<ReportResponse>("the report is recorded"),
         Endpoint::new(
@@ -59,7 +59,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             end_session,
         )
         .names::<SessionKey>()
-        .asks::<TenantQuery>()
+        .takes_query::<TenantQuery>()
         .gives::<SessionEndResponse>("the session has ended")
         .reads_the_store(),
         Endpoint::new(
@@ -70,7 +70,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Permission::Caller,
             score,
         )
-        .asks::<ScoreQuery>()
+        .takes_query::<ScoreQuery>()
         .gives::<ToolScore>("the score"),
     ]
 }
@@ -87,10 +87,11 @@ pub(crate) async fn end_session(
     Shared(State(inner)): Shared<State>,
     Extension(caller): Extension<Requester>,
     PathParam(key): PathParam,
-    QueryParams(whose): QueryParams<TenantQuery>,
+    QueryParams(query): QueryParams<TenantQuery>,
 ) -> HandlerResult {
-    let tenant = bound_tenant(&caller, whose.read()?)?;
-    let session = SessionKey::new(&key).map_err(|why| ApiProblem::misread(format!("the session {why}")))?;
+    let tenant = bound_tenant(&caller, query.read()?)?;
+    let session =
+        SessionKey::new(&key).map_err(|reason| ApiProblem::misread(format!("the session {reason}")))?;
     inner.steadfast.engine().end_session(tenant.as_ref(), &session).await?;
     Ok(json(StatusCode::OK, &SessionEndResponse { session }))
 }
@@ -218,32 +219,33 @@ view! {
 pub(crate) async fn failure(
     Shared(State(inner)): Shared<State>,
     Extension(caller): Extension<Requester>,
-    QueryParams(whose): QueryParams<TenantQuery>,
+    QueryParams(query): QueryParams<TenantQuery>,
     request: Request,
 ) -> HandlerResult {
-    take(&inner, &caller, whose, request.into_body(), ReportKind::Failure).await
+    take(&inner, &caller, query, request.into_body(), ReportKind::Failure).await
 }
 
 /// `POST /v1/successes`.
 pub(crate) async fn success(
     Shared(State(inner)): Shared<State>,
     Extension(caller): Extension<Requester>,
-    QueryParams(whose): QueryParams<TenantQuery>,
+    QueryParams(query): QueryParams<TenantQuery>,
     request: Request,
 ) -> HandlerResult {
-    take(&inner, &caller, whose, request.into_body(), ReportKind::Success).await
+    take(&inner, &caller, query, request.into_body(), ReportKind::Success).await
 }
 
 async fn take(
     inner: &ApiState,
     caller: &Requester,
-    whose: TenantQuery,
+    query: TenantQuery,
     content: Body,
     kind: ReportKind,
 ) -> HandlerResult {
-    let tenant = bound_tenant(caller, whose.read()?)?;
+    let tenant = bound_tenant(caller, query.read()?)?;
     let text = body(content, JsonLimits::ENVELOPE.bytes).await?;
-    let report = ToolReport::parse(&text, kind).map_err(|why| ApiProblem::bad_request(why.to_string()))?;
+    let report =
+        ToolReport::parse(&text, kind).map_err(|reason| ApiProblem::bad_request(reason.to_string()))?;
     check_report_target(inner, caller, &report.tool, [&report.domain, &report.service])?;
     let changes = inner.steadfast.engine().record_report(tenant.as_ref(), &report);
     let changes = changes.into_iter().map(TrustChangeView::from).collect();
@@ -259,12 +261,12 @@ pub(crate) fn check_report_target(
     tool: &ToolRef,
     depends_on: [&Option<Domain>; 2],
 ) -> Result<(), ApiProblem> {
-    let is_ours = |namespace: &Namespace| inner.around.tools.runs(namespace);
+    let is_ours = |namespace: &Namespace| inner.gateway.tools.runs(namespace);
     let config = inner.steadfast.config();
     let named = |domain: &Domain| {
         Namespace::new(domain.as_str()).is_ok_and(|server| is_ours(&server)) || config.is_own_host(domain)
     };
-    let why = match caller {
+    let reason = match caller {
         Requester::Admin => return Ok(()),
         Requester::Client(_) | Requester::Viewer(_) | Requester::Local | Requester::Stranger => {
             if is_ours(&tool.namespace) {
@@ -280,7 +282,7 @@ pub(crate) fn check_report_target(
             }
         }
     };
-    Err(ApiProblem::forbidden(format!("{why}. Only the admin can report on it")))
+    Err(ApiProblem::forbidden(format!("{reason}. Only the admin can report on it")))
 }
 
 /// `GET /v1/tools/{name}/score`. The name is `namespace/tool`, as one path segment with the slash encoded.
@@ -288,12 +290,12 @@ pub(crate) async fn score(
     Shared(State(inner)): Shared<State>,
     Extension(caller): Extension<Requester>,
     PathParam(name): PathParam,
-    QueryParams(asked): QueryParams<ScoreQuery>,
+    QueryParams(query): QueryParams<ScoreQuery>,
 ) -> HandlerResult {
-    let tenant = bound_tenant(&caller, TenantQuery::of(asked.tenant).read()?)?;
-    let tool = queries::tool(&name).map_err(|why| ApiProblem::no_such("tool", &name).because(&why))?;
-    let model = asked.model.map(ModelId::new).transpose();
-    let model = model.map_err(|why| ApiProblem::bad_request(format!("model: {why}")))?;
+    let tenant = bound_tenant(&caller, TenantQuery::of(query.tenant).read()?)?;
+    let tool = queries::tool(&name).map_err(|reason| ApiProblem::no_such("tool", &name).because(&reason))?;
+    let model = query.model.map(ModelId::new).transpose();
+    let model = model.map_err(|reason| ApiProblem::bad_request(format!("model: {reason}")))?;
     let engine = inner.steadfast.engine();
     let score = match &model {
         Some(model) => engine.admin().model_score(tenant.as_ref(), model, &tool).ok_or_else(|| {

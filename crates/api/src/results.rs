@@ -28,7 +28,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Permission::Caller,
             result,
         )
-        .asks::<ResultQuery>()
+        .takes_query::<ResultQuery>()
         .gives::<ResultView>("a page of it"),
     ]
 }
@@ -71,7 +71,7 @@ async fn result(
     Shared(State(inner)): Shared<State>,
     caller: Extension<Requester>,
     PathParam(id): PathParam,
-    QueryParams(asked): QueryParams<ResultQuery>,
+    QueryParams(query): QueryParams<ResultQuery>,
 ) -> HandlerResult {
     let may_read = |own: &ResultReader| match &*caller {
         Requester::Client(Principal { actor, tenant }) => own.actor == *actor && own.tenant == *tenant,
@@ -80,15 +80,15 @@ async fn result(
         Requester::Viewer(_) | Requester::Stranger => false,
     };
     let now = inner.steadfast.engine().now();
-    let read = inner.around.large_results.read(&id, may_read, asked.offset.unwrap_or(0), now);
+    let read = inner.gateway.large_results.read(&id, may_read, query.offset.unwrap_or(0), now);
     match read {
         Ok(ResultPage { text, offset, next, bytes, expires }) => {
             Ok(json(StatusCode::OK, &ResultView { id, bytes, offset, next, expires_at_ms: expires, text }))
         }
-        Err(ResultReadError::NoPage(why)) => Err(ApiProblem::bad_request(why.to_string())),
+        Err(ResultReadError::NoPage(reason)) => Err(ApiProblem::bad_request(reason.to_string())),
         Err(ResultReadError::NotKept) => {
-            let why = "it belongs to another caller or has expired; make the call again";
-            Err(ApiProblem::no_such("result", &id).because(&why))
+            let reason = "it belongs to another caller or has expired; make the call again";
+            Err(ApiProblem::no_such("result", &id).because(&reason))
         }
     }
 }

@@ -39,7 +39,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Permission::Caller,
             run,
         )
-        .asks::<CallQuery>()
+        .takes_query::<CallQuery>()
         .reads_header(
             "Accept",
             "`text/event-stream` for events: `event` for each event, and a final `result`",
@@ -89,8 +89,8 @@ async fn turned(
     options: TurnOptions,
 ) -> Result<TurnResponse, TurnRejection> {
     let (engine, reader) = (inner.steadfast.engine(), reader(&options.target));
-    let mut turned = engine.turn(plan, inner.around.tools.clone(), options).await?;
-    let large = &inner.around.large_results;
+    let mut turned = engine.turn(plan, inner.gateway.tools.clone(), options).await?;
+    let large = &inner.gateway.large_results;
     large.shorten_turn(&mut turned, &reader, ReadMethod::Http, engine.now()).await;
     Ok(turned)
 }
@@ -98,11 +98,11 @@ async fn turned(
 /// Reads the plan of a request and its options.
 async fn read(request: Request) -> Result<(TurnPlan, TurnOptions), ApiProblem> {
     let (mut parts, content) = request.into_parts();
-    let QueryParams(asked) = QueryParams::<CallQuery>::from_request_parts(&mut parts, &()).await?;
+    let QueryParams(query) = QueryParams::<CallQuery>::from_request_parts(&mut parts, &()).await?;
     let text = body(content, steadfast_json::JsonLimits::ENVELOPE.bytes).await?;
     let caller = parts.extensions.remove::<Requester>().unwrap_or(Requester::Stranger);
     let DefaultActor(sender) = parts.extensions.remove::<DefaultActor>().unwrap_or_default();
-    let envelope = TurnEnvelope::parse_from(&text, asked.unknown_fields(), sender.as_ref())
+    let envelope = TurnEnvelope::parse_from(&text, query.unknown_fields(), sender.as_ref())
         .map_err(|error| ApiProblem::wrong_envelope(&error))?;
     let TurnEnvelope { mut target, control, trace, plan, .. } = envelope;
     apply_identity(&caller, &mut target)?;
@@ -149,12 +149,12 @@ async fn cancel(
 
 /// Runs a turn as an event stream. A refused turn gets an ordinary error response.
 async fn follow(inner: Arc<ApiState>, plan: Arc<TurnPlan>, mut options: TurnOptions) -> HandlerResult {
-    let (tell, mut told) = unbounded_channel();
-    options.follower = Some(tell);
+    let (sender, mut receiver) = unbounded_channel();
+    options.follower = Some(sender);
     // In its own task: a client that reads slowly must not delay the turn.
     let mut turn = TurnTask(tokio::spawn(async move { turned(&inner, plan, options).await }));
     // A refused turn has no first event.
-    let Some(first) = told.recv().await else {
+    let Some(first) = receiver.recv().await else {
         return match (&mut turn.0).await {
             Ok(turned) => Ok(answer(StatusCode::OK, &turned?)),
             Err(_) => Err(ApiProblem::new(
@@ -164,7 +164,7 @@ async fn follow(inner: Arc<ApiState>, plan: Arc<TurnPlan>, mut options: TurnOpti
             )),
         };
     };
-    let following = TurnEventStream { first: Some(first), told, turn: Some(turn) };
+    let following = TurnEventStream { first: Some(first), events: receiver, turn: Some(turn) };
     let events = stream::unfold(following, |mut following| async move {
         let event = following.next().await?;
         Some((Ok::<_, Infallible>(event), following))
@@ -175,7 +175,7 @@ async fn follow(inner: Arc<ApiState>, plan: Arc<TurnPlan>, mut options: TurnOpti
 /// The event stream of a turn.
 struct TurnEventStream {
     first: Option<TraceEvent>,
-    told: UnboundedReceiver<TraceEvent>,
+    events: UnboundedReceiver<TraceEvent>,
     /// `None` after the result was sent.
     turn: Option<TurnTask>,
 }
@@ -197,7 +197,7 @@ impl TurnEventStream {
         let turn = &mut self.turn.as_mut()?.0;
         tokio::select! {
             biased;
-            Some(told) = self.told.recv() => Some(event("event", &EventView::from(told))),
+            Some(trace_event) = self.events.recv() => Some(event("event", &EventView::from(trace_event))),
             turned = turn => {
                 self.turn = None;
                 // A turn that panicked has no result, and its stream just ends.

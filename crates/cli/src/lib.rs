@@ -105,7 +105,7 @@ pub fn main() -> ExitCode {
             output::print_message(&mistake.to_string());
             return ExitCode::from(2);
         }
-        Err(asked) => asked.exit(),
+        Err(help) => help.exit(),
     };
     let done = match cli.command {
         CliCommand::Demo(options) => demo::run(&options),

@@ -81,8 +81,8 @@ fn request(code: &str) -> Option<(String, String)> {
 async fn every_request_of_the_pages_can_be_made() {
     let steadfast = Steadfast::builder().set("store.kind", "memory").build().await.unwrap();
     let api = Api::new(steadfast, AccessRules::default());
-    let asked = http::Request::get("/openapi.json").header("host", "127.0.0.1");
-    let answer = api.respond(asked.body(Empty::new()).unwrap()).await;
+    let document_request = http::Request::get("/openapi.json").header("host", "127.0.0.1");
+    let answer = api.respond(document_request.body(Empty::new()).unwrap()).await;
     let body = answer.into_body().collect().await.unwrap().to_bytes();
     let document: Value = serde_json::from_slice(&body).unwrap();
     let paths = document["paths"].as_object().unwrap();
@@ -91,17 +91,17 @@ async fn every_request_of_the_pages_can_be_made() {
         template.len() == path.len()
             && template.iter().zip(&path).all(|(one, other)| one.starts_with('{') || one == other)
     };
-    let mut asked = 0;
+    let mut checked = 0;
     for (name, page) in PAGES {
         for (method, path) in code(page).iter().filter_map(|code| request(code)) {
             let known = paths.iter().any(|(template, operations)| {
                 fits(template, &path) && operations.get(method.to_lowercase()).is_some()
             });
             assert!(known, "{name}: there is no {method} {path}");
-            asked += 1;
+            checked += 1;
         }
     }
-    assert!(asked >= 30, "{asked}");
+    assert!(checked >= 30, "{checked}");
 }
 
 #[test]

@@ -49,9 +49,9 @@ impl ApprovalTestHome {
     fn run(&self, arguments: &[&str]) -> (String, String, i32) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast"));
         command.args(arguments).current_dir(&self.0).env_clear().env("HOME", &self.0);
-        let ended = command.output().unwrap();
+        let output = command.output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        (text(ended.stdout), text(ended.stderr), ended.status.code().unwrap())
+        (text(output.stdout), text(output.stderr), output.status.code().unwrap())
     }
 
     fn json(&self, arguments: &[&str]) -> Value {
@@ -66,7 +66,7 @@ impl ApprovalTestHome {
 }
 
 /// Returns the policy of a tool that must not run twice and needs approval.
-fn asks() -> CallPolicy {
+fn approval_policy() -> CallPolicy {
     let mut policy = plain();
     policy.approval.when = ApprovalTrigger::Always;
     policy
@@ -80,13 +80,13 @@ fn plain() -> CallPolicy {
 }
 
 async fn pay(engine: &Engine, to: &str, key: Option<&str>) -> CallResponse {
-    let mut wanted =
+    let mut envelope =
         EnvelopeBuilder::new("bank/pay").args(&json!({ "to": to, "password": "hunter2hunter2" }));
     if let Some(key) = key {
-        wanted = wanted.key(key);
+        envelope = envelope.key(key);
     }
     engine
-        .call(wanted.build().unwrap(), async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("paid")) })
+        .call(envelope.build().unwrap(), async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("paid")) })
         .await
 }
 
@@ -99,7 +99,7 @@ async fn rp_7_pending_requests_are_listed_as_text_and_json_without_secrets() {
     let home = ApprovalTestHome::new("list");
     let (out, _, status) = home.run(&["approvals"]);
     assert_eq!((out.as_str(), status), ("nothing waits for approval\n", 0));
-    let engine = home.engine(asks()).await;
+    let engine = home.engine(approval_policy()).await;
     for to in ["ann", "bob"] {
         assert_eq!(code(&pay(&engine, to, None).await), Some(Code::ApprovalRequired));
     }
@@ -118,14 +118,14 @@ async fn rp_7_pending_requests_are_listed_as_text_and_json_without_secrets() {
 #[tokio::test]
 async fn rp_7_an_approval_applies_to_its_scope() {
     let home = ApprovalTestHome::new("answer");
-    let engine = home.engine(asks()).await;
+    let engine = home.engine(approval_policy()).await;
     pay(&engine, "ann", None).await;
     engine.shutdown(Duration::ZERO).await;
     let id = home.waiting()[0]["id"].to_string();
     let (out, err, status) = home.run(&["approve", &id]);
     assert_eq!(status, 0, "{err}");
     assert!(out.contains("exactly these arguments"), "{out}");
-    let engine = home.engine(asks()).await;
+    let engine = home.engine(approval_policy()).await;
     assert_eq!(code(&pay(&engine, "bob", None).await), Some(Code::ApprovalRequired), "other arguments");
     assert_eq!(code(&pay(&engine, "ann", None).await), None);
     assert_eq!(code(&pay(&engine, "ann", None).await), Some(Code::ApprovalRequired), "it was for once");
@@ -136,7 +136,7 @@ async fn rp_7_an_approval_applies_to_its_scope() {
     assert_eq!(home.json(&["deny", &ids[0], "--json"])["answer"], "denied");
     let (out, _, status) = home.run(&["approve", &ids[1], "--for", "2h"]);
     assert!(status == 0 && out.contains("2h"), "{out}");
-    let engine = home.engine(asks()).await;
+    let engine = home.engine(approval_policy()).await;
     for to in ["ann", "bob", "cyd"] {
         assert_eq!(code(&pay(&engine, to, None).await), None, "{to}");
     }
@@ -145,12 +145,12 @@ async fn rp_7_an_approval_applies_to_its_scope() {
 #[tokio::test]
 async fn rp_7_a_waiting_call_continues_when_another_process_decides() {
     let home = ApprovalTestHome::new("waits");
-    let engine = home.engine(asks()).await;
+    let engine = home.engine(approval_policy()).await;
     for (command, expected) in [("approve", None), ("deny", Some(Code::ApprovalDenied))] {
         let options = CallOptions { channel: ApprovalChannel::Interactive, ..CallOptions::default() };
-        let wanted = EnvelopeBuilder::new("bank/pay").args(&json!({ "to": command })).build().unwrap();
+        let envelope = EnvelopeBuilder::new("bank/pay").args(&json!({ "to": command })).build().unwrap();
         let tool = async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("paid")) };
-        let calling = tokio::spawn(engine.call_with(wanted, tool, options));
+        let calling = tokio::spawn(engine.call_with(envelope, tool, options));
         while engine.admin().approvals(None).is_empty() {
             tokio::task::yield_now().await;
         }
@@ -163,14 +163,14 @@ async fn rp_7_a_waiting_call_continues_when_another_process_decides() {
 
 /// Makes a call whose connection is lost. Returns the call and the response to its caller.
 async fn lost(engine: &Engine) -> (CallEnvelope, String) {
-    let wanted = EnvelopeBuilder::new("bank/pay").args(&json!({})).key("k").build().unwrap();
+    let envelope = EnvelopeBuilder::new("bank/pay").args(&json!({})).key("k").build().unwrap();
     let lost = async |_: Attempt| -> ToolResult {
         let source = FaultSource::Transport { error: TransportError::ConnectionReset, written: true };
         Err(AttemptFault::new(source, "gone").into())
     };
-    let told = engine.call(wanted.clone(), lost).await;
-    assert_eq!(code(&told), Some(Code::OutcomeUnknown));
-    (wanted, told.result.error.unwrap().message)
+    let response = engine.call(envelope.clone(), lost).await;
+    assert_eq!(code(&response), Some(Code::OutcomeUnknown));
+    (envelope, response.result.error.unwrap().message)
 }
 
 fn settles_after(linger: Duration) -> CallPolicy {
@@ -184,13 +184,14 @@ async fn gr_9_an_unknown_outcome_is_resolved_by_the_key_in_its_response() {
     for (verdict, expected) in [("--ran", Some(Code::ResultNotKept)), ("--did-not-run", None)] {
         let home = ApprovalTestHome::new(&format!("resolve{verdict}"));
         let engine = home.engine(settles_after(Duration::ZERO)).await;
-        let (wanted, said) = lost(&engine).await;
-        let name = said.split("steadfast resolve ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+        let (envelope, message) = lost(&engine).await;
+        let name =
+            message.split("steadfast resolve ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
         let (out, err, status) = home.run(&["resolve", name, verdict]);
         assert_eq!(status, 0, "{err}");
         assert!(out.contains("bank/pay"), "{out}");
         let paid = async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("paid")) };
-        assert_eq!(code(&engine.call(wanted, paid).await), expected, "{verdict}");
+        assert_eq!(code(&engine.call(envelope, paid).await), expected, "{verdict}");
         let (_, err, status) = home.run(&["resolve", name, verdict]);
         assert!(status == 1 && err.contains("there is no call"), "{err}");
     }
@@ -221,11 +222,11 @@ async fn rp_13_a_tool_that_lost_its_trust_is_forgiven() {
     policy.retry.attempts = 1.try_into().unwrap();
     let engine = home.engine(policy).await;
     for number in 0..3 {
-        let wanted = EnvelopeBuilder::new("bank/pay").args(&json!({ "n": number })).build().unwrap();
+        let envelope = EnvelopeBuilder::new("bank/pay").args(&json!({ "n": number })).build().unwrap();
         let fails = async |_: Attempt| -> ToolResult {
             Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into())
         };
-        engine.call(wanted, fails).await;
+        engine.call(envelope, fails).await;
     }
     assert_eq!(code(&pay(&engine, "ann", None).await), Some(Code::ApprovalRequired));
     engine.shutdown(Duration::ZERO).await;

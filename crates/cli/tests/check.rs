@@ -59,7 +59,7 @@ impl CheckTestHome {
     }
 
     fn run(&self, arguments: &[&str]) -> CheckRun {
-        ended(&mut self.command(arguments))
+        run_command(&mut self.command(arguments))
     }
 
     fn names(&self) -> Vec<String> {
@@ -70,7 +70,7 @@ impl CheckTestHome {
     }
 }
 
-fn ended(command: &mut Command) -> CheckRun {
+fn run_command(command: &mut Command) -> CheckRun {
     let output = command.output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     CheckRun { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
@@ -115,17 +115,19 @@ fn sf_6_token_owners_are_listed_and_no_token_is_shown() {
          [tokens.grafana]\ntoken = \"of-grafana-0123456789\"\nrole = \"viewer\"\n",
     );
     for arguments in [&["check"][..], &["check", "--json"], &["doctor", "--json", "--no-servers"]] {
-        let CheckRun { out, err, .. } = ended(home.command(arguments).env("ALICE", "of-alice-0123456789"));
-        for told in ["alice (tenant acme)", "bob", "grafana (viewer)"] {
-            assert!(out.contains(told), "{arguments:?}: {told} in {out}{err}");
+        let CheckRun { out, err, .. } =
+            run_command(home.command(arguments).env("ALICE", "of-alice-0123456789"));
+        for owner in ["alice (tenant acme)", "bob", "grafana (viewer)"] {
+            assert!(out.contains(owner), "{arguments:?}: {owner} in {out}{err}");
         }
         assert!(!format!("{out}{err}").contains("0123456789"), "{out}{err}");
     }
-    let CheckRun { code, err, .. } = ended(home.command(&["check"]).env("ALICE", "of-bob-0123456789"));
+    let CheckRun { code, err, .. } = run_command(home.command(&["check"]).env("ALICE", "of-bob-0123456789"));
     assert!(code == 2 && err.contains("`[tokens.bob]` has the same token as `[tokens.alice]`"), "{err}");
     let given = ("STEADFAST_ADMIN_TOKEN", "of-bob-0123456789");
     let mut check = home.command(&["check"]);
-    let CheckRun { code, err, .. } = ended(check.env("ALICE", "of-alice-0123456789").env(given.0, given.1));
+    let CheckRun { code, err, .. } =
+        run_command(check.env("ALICE", "of-alice-0123456789").env(given.0, given.1));
     assert!(code == 2 && err.contains("has the same token as STEADFAST_ADMIN_TOKEN"), "{err}");
     assert!(!err.contains("0123456789"), "{err}");
 }
@@ -156,27 +158,27 @@ fn sf_7_where_others_can_reach_it_a_gateway_does_not_start_without_the_token_of_
 struct BadConfig {
     name: &'static str,
     config: &'static str,
-    said: &'static [&'static str],
+    errors: &'static [&'static str],
 }
 
 const BAD: &[BadConfig] = &[
-    BadConfig { name: "syntax", config: "timeout = ", said: &["steadfast.toml:1:"] },
-    BadConfig { name: "unknown-key", config: "atempts = 3", said: &["`atempts` is not a setting"] },
+    BadConfig { name: "syntax", config: "timeout = ", errors: &["steadfast.toml:1:"] },
+    BadConfig { name: "unknown-key", config: "atempts = 3", errors: &["`atempts` is not a setting"] },
     BadConfig {
         name: "unset-variable",
         config: "[servers.a]\nurl = \"http://h\"\nheaders = { A = \"${GONE}\" }",
-        said: &["GONE, which is not set"],
+        errors: &["GONE, which is not set"],
     },
     BadConfig {
         name: "bad-header",
         config: "[servers.a]\nurl = \"http://h\"\nheaders = { \"bad name\" = \"x\" }",
-        said: &["[servers.a]: header bad name"],
+        errors: &["[servers.a]: header bad name"],
     },
     BadConfig {
         name: "bad-ports",
         config: "[servers.a]\nurl = \"http://h:99999/\"\n[servers.b]\nurl = \"http://h:70000/\"\n\
                  [http_tools.t]\nmethod = \"GET\"\nurl = \"http://h:99999/\"\n[notify.ops]\nurl = \"http://h:99999/\"",
-        said: &[
+        errors: &[
             "[servers.a]: the port",
             "[servers.b]: the port",
             "steadfast.toml:7:7",
@@ -186,82 +188,82 @@ const BAD: &[BadConfig] = &[
     BadConfig {
         name: "server-named-as-tools",
         config: "[servers.command]\ncommand = [\"x\"]",
-        said: &["the tools of the server `command` would be called as those of"],
+        errors: &["the tools of the server `command` would be called as those of"],
     },
     BadConfig {
         name: "same-tokens",
         config: "[tokens.a]\ntoken = \"0123456789abcdef\"\n[tokens.b]\ntoken = \"0123456789abcdef\"",
-        said: &["`[tokens.b]` has the same token as `[tokens.a]`"],
+        errors: &["`[tokens.b]` has the same token as `[tokens.a]`"],
     },
     BadConfig {
         name: "same-as-admin",
         config: "[tokens.a]\ntoken = \"of-the-admin-0123456789\"",
-        said: &["the token of `a` is the admin token"],
+        errors: &["the token of `a` is the admin token"],
     },
     BadConfig {
         name: "open-to-all",
         config: "listen = \"0.0.0.0:0\"",
-        said: &["0.0.0.0:0 can be reached from other machines"],
+        errors: &["0.0.0.0:0 can be reached from other machines"],
     },
     BadConfig {
         name: "not-our-address",
         config: "listen = \"192.0.2.1:0\"",
-        said: &["can be reached from other machines", "cannot listen on 192.0.2.1:0: "],
+        errors: &["can be reached from other machines", "cannot listen on 192.0.2.1:0: "],
     },
     BadConfig {
         name: "host-name",
         config: "listen = \"gateway.example:8931\"",
-        said: &["host names are not resolved"],
+        errors: &["host names are not resolved"],
     },
     BadConfig {
         name: "state-below-a-file",
         config: "[store]\npath = \"steadfast.toml/deep/state.db\"",
-        said: &["steadfast.toml/deep cannot be used"],
+        errors: &["steadfast.toml/deep cannot be used"],
     },
     BadConfig {
         name: "state-in-a-file",
         config: "[store]\npath = \"steadfast.toml/state.db\"",
-        said: &["steadfast.toml cannot be used"],
+        errors: &["steadfast.toml cannot be used"],
     },
-    BadConfig { name: "state-is-a-folder", config: "[store]\npath = \".\"", said: &["it is a folder"] },
+    BadConfig { name: "state-is-a-folder", config: "[store]\npath = \".\"", errors: &["it is a folder"] },
     BadConfig {
         name: "no-key-file",
         config: "[store]\nkey_file = \"no.key\"",
-        said: &["`store.key_file` cannot be used"],
+        errors: &["`store.key_file` cannot be used"],
     },
     BadConfig {
         name: "bad-key-file",
         config: "[store]\nkey_file = \"steadfast.toml\"",
-        said: &["holds no key"],
+        errors: &["holds no key"],
     },
     BadConfig {
         name: "bad-redis",
         config: "[store]\nkind = \"redis\"\nurl = \"redis://h:1/zz\"",
-        said: &["`store.url` cannot be used"],
+        errors: &["`store.url` cannot be used"],
     },
-    BadConfig { name: "no-redis", config: "[store]\nkind = \"redis\"", said: &["there is no `store.url`"] },
+    BadConfig { name: "no-redis", config: "[store]\nkind = \"redis\"", errors: &["there is no `store.url`"] },
     BadConfig {
         name: "bad-collector",
         config: "[otlp]\nendpoint = \"http://h/?a=b\"",
-        said: &["cannot have a query"],
+        errors: &["cannot have a query"],
     },
     BadConfig {
         name: "no-folder-for-the-log",
         config: "[log]\nmalformed_calls = \"no/such/file\"",
-        said: &["`log.malformed_calls` cannot be used"],
+        errors: &["`log.malformed_calls` cannot be used"],
     },
     // An empty file of trusted certificates.
     BadConfig {
         name: "no-roots",
         config: "[servers.a]\nurl = \"https://h\"",
-        said: &["[servers.a]: no trusted root certificates for https"],
+        errors: &["[servers.a]: no trusted root certificates for https"],
     },
     // Several errors at once, from different parts of the start.
     BadConfig {
         name: "many",
         config: "listen = \"0.0.0.0:0\"\n[store]\npath = \"steadfast.toml/state.db\"\nkey_file = \"no.key\"\n\
                  [otlp]\nendpoint = \"http://h/?a=b\"\n[servers.a]\nurl = \"http://h:99999/\"",
-        said: &[
+        errors: &[
             "can be reached from other machines",
             "steadfast.toml cannot be used",
             "`store.key_file` cannot be used",
@@ -273,7 +275,7 @@ const BAD: &[BadConfig] = &[
 
 #[test]
 fn serve_and_check_refuse_the_same_in_the_same_words() {
-    for BadConfig { name, config, said } in BAD {
+    for BadConfig { name, config, errors } in BAD {
         let home = CheckTestHome::new(&format!("bad-{name}"));
         home.write("steadfast.toml", &format!("{config}\n[command_tools.date]\ncommand = [\"date\"]\n"));
         if *name == "same-as-admin" {
@@ -300,14 +302,14 @@ fn serve_and_check_refuse_the_same_in_the_same_words() {
         assert_eq!(home.names(), before, "{name}: what cannot start makes nothing");
         assert_eq!((checked.code, &checked.err), (served.code, &served.err), "{name}");
         assert!(checked.code == 1 || checked.code == 2, "{name}: {}", checked.code);
-        for expected in *said {
+        for expected in *errors {
             assert!(checked.err.contains(expected), "{name}: {expected} in {}", checked.err);
         }
-        let json = ended(&mut command(&["check", "--json"]));
-        let told: serde_json::Value = serde_json::from_str(&json.out).unwrap();
-        let count = |list: &str| told[list].as_array().unwrap().len();
-        assert_eq!((told["ok"].as_bool(), json.code), (Some(false), checked.code), "{name}");
-        assert_eq!(count("mistakes") + count("errors"), said.len(), "{name}: {}", json.out);
+        let json = run_command(&mut command(&["check", "--json"]));
+        let report: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+        let count = |list: &str| report[list].as_array().unwrap().len();
+        assert_eq!((report["ok"].as_bool(), json.code), (Some(false), checked.code), "{name}");
+        assert_eq!(count("mistakes") + count("errors"), errors.len(), "{name}: {}", json.out);
     }
 }
 
@@ -322,7 +324,7 @@ fn all_errors_of_files_and_values_are_reported_at_once() {
     home.write("broken.toml", "timeout = \n");
     let files = ["--config", "steadfast.toml", "--config", "more.toml", "--config", "broken.toml"];
     let mut check = home.command(&["check"]);
-    let CheckRun { code, err, .. } = ended(check.args(files).env("STEADFAST_PROFILE", "fast"));
+    let CheckRun { code, err, .. } = run_command(check.args(files).env("STEADFAST_PROFILE", "fast"));
     assert_eq!(code, 2);
     for expected in [
         "`atempts` is not a setting",
@@ -341,7 +343,7 @@ fn all_errors_of_files_and_values_are_reported_at_once() {
         "more.toml",
         "[servers.b]\ncommand = 7\n[notify.ops]\nurl = 7\n[store]\nkind = \"redis\"\nurl = 7\n",
     );
-    let CheckRun { err, .. } = ended(home.command(&["check"]).args(["--config", "more.toml"]));
+    let CheckRun { err, .. } = run_command(home.command(&["check"]).args(["--config", "more.toml"]));
     assert!(err.ends_with("3 mistakes in the configuration\n"), "{err}");
 }
 
@@ -366,7 +368,7 @@ fn probable_errors_are_noted_and_not_refused() {
 #[test]
 fn check_takes_the_servers_and_the_address_that_serve_takes() {
     let home = CheckTestHome::new("as-serve");
-    for (arguments, said) in [
+    for (arguments, expected) in [
         (&["--listen", "0.0.0.0:0"][..], "can be reached from other machines"),
         (&["--mcp-config", r#"{"mcpServers": {"a": {"url": "http://h:99999/"}}}"#], "[servers.a]: the port"),
         (&["--listen", "gateway.example:8931"], "host names are not resolved"),
@@ -375,7 +377,7 @@ fn check_takes_the_servers_and_the_address_that_serve_takes() {
             let mcp = r#"{"mcpServers": {"z": {"command": "z"}}}"#;
             let extra = if command == "serve" { &["--mcp-config", mcp][..] } else { &[] };
             let CheckRun { code, err, .. } = refused(home.command(&[command]).args(arguments).args(extra));
-            assert!(code == 2 && err.contains(said), "{command} {arguments:?}: {err}");
+            assert!(code == 2 && err.contains(expected), "{command} {arguments:?}: {err}");
         }
     }
 }
@@ -384,16 +386,16 @@ fn check_takes_the_servers_and_the_address_that_serve_takes() {
 fn greeting(command: &mut Command) -> (ChildGuard, Vec<String>) {
     let mut child = ChildGuard(command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let mut said = Vec::new();
+    let mut output = Vec::new();
     for line in lines.by_ref() {
-        said.push(line.clone());
+        output.push(line.clone());
         if line.starts_with("admin token:") {
             break;
         }
     }
     // Drains the output, so that the pipe does not fill.
     std::thread::spawn(move || lines.for_each(drop));
-    (child, said)
+    (child, output)
 }
 
 #[test]
@@ -401,13 +403,13 @@ fn serve_prints_the_dashboard_url_and_the_token_location() {
     let home = CheckTestHome::new("greeting");
     home.write("steadfast.toml", "[command_tools.date]\ncommand = [\"date\"]\n");
     let token = home.path(".local/state/steadfast/admin-token");
-    let (_running, said) = greeting(&mut home.command(&["serve", "--listen", "localhost:0"]));
-    let [.., page, admin] = said.as_slice() else { panic!("{said:?}") };
+    let (_running, output) = greeting(&mut home.command(&["serve", "--listen", "localhost:0"]));
+    let [.., page, admin] = output.as_slice() else { panic!("{output:?}") };
     assert_eq!(admin, &format!("admin token: in {}", token.display()));
     let address = page.strip_prefix("dashboard: http://").unwrap().strip_suffix('/').unwrap();
     assert!(address.starts_with("127.0.0.1:"), "{page}");
     let secret = fs::read_to_string(&token).unwrap();
-    assert!(!said.iter().any(|line| line.contains(secret.trim())), "{said:?}");
+    assert!(!output.iter().any(|line| line.contains(secret.trim())), "{output:?}");
     // The port accepts connections.
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "GET / HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n").unwrap();
@@ -419,8 +421,8 @@ fn serve_prints_the_dashboard_url_and_the_token_location() {
     serve
         .env("STEADFAST_ADMIN_TOKEN", "of-the-admin-0123456789")
         .env("STEADFAST_TOKEN", "of-clients-0123456789");
-    let (_running, said) = greeting(&mut serve);
-    let [.., page, admin] = said.as_slice() else { panic!("{said:?}") };
+    let (_running, output) = greeting(&mut serve);
+    let [.., page, admin] = output.as_slice() else { panic!("{output:?}") };
     assert_eq!(admin, "admin token: the value of STEADFAST_ADMIN_TOKEN");
     assert!(page.starts_with("dashboard: http://127.0.0.1:"), "{page}");
 }
@@ -444,7 +446,7 @@ fn explain_resolves_a_tool_with_the_annotations_that_were_seen_last() {
     let home = CheckTestHome::new("annotations");
     let explain = |arguments: &[&str]| {
         let mut command = home.command(&["config", "explain"]);
-        let CheckRun { code, out, err } = ended(command.args(arguments).args(["--setting", "class"]));
+        let CheckRun { code, out, err } = run_command(command.args(arguments).args(["--setting", "class"]));
         assert_eq!((code, err.as_str()), (0, ""), "{out}");
         out
     };
@@ -465,12 +467,12 @@ fn explain_resolves_a_tool_with_the_annotations_that_were_seen_last() {
     assert!(out.starts_with("annotations last seen at 20") && out.contains("readOnlyHint true"), "{out}");
     let class = out.lines().find(|line| line.trim_start().starts_with("class")).unwrap();
     assert!(class.contains("read_only") && class.contains("annotations of the server"), "{class}");
-    let told: serde_json::Value = serde_json::from_str(&explain(&["bank/balance", "--json"])).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&explain(&["bank/balance", "--json"])).unwrap();
     assert_eq!(
-        (told["annotations"]["readOnlyHint"].as_bool(), told["annotations"]["destructiveHint"].as_bool()),
+        (report["annotations"]["readOnlyHint"].as_bool(), report["annotations"]["destructiveHint"].as_bool()),
         (Some(true), Some(false))
     );
-    assert!(told["annotations"]["seenAtMs"].as_u64().unwrap() > 0);
+    assert!(report["annotations"]["seenAtMs"].as_u64().unwrap() > 0);
     let out = explain(&["bank/pay"]);
     assert!(out.contains("mutating"), "{out}");
     assert!(explain(&["bank/no-such-tool"]).starts_with("annotations not received"));
@@ -493,8 +495,8 @@ fn explain_resolves_a_tool_with_the_annotations_that_were_seen_last() {
     home.write("steadfast.toml", "");
     let out = explain(&["bank/balance"]);
     assert!(out.contains("`trust_annotations` is false") && !out.contains("read_only"), "{out}");
-    let told: serde_json::Value = serde_json::from_str(&explain(&["bank/balance", "--json"])).unwrap();
-    assert_eq!(told["annotations"]["trusted"], false, "{told}");
+    let report: serde_json::Value = serde_json::from_str(&explain(&["bank/balance", "--json"])).unwrap();
+    assert_eq!(report["annotations"]["trusted"], false, "{report}");
 }
 
 #[test]
@@ -514,8 +516,8 @@ fn explain_asks_a_gateway_that_keeps_everything_in_memory() {
         assert_eq!(code, 0, "{err}");
         out
     };
-    let (_running, said) = greeting(&mut home.command(&["serve", "--listen", "127.0.0.1:0"]));
-    let url = said.iter().find_map(|line| line.strip_prefix("bank is at ")).unwrap();
+    let (_running, output) = greeting(&mut home.command(&["serve", "--listen", "127.0.0.1:0"]));
+    let url = output.iter().find_map(|line| line.strip_prefix("bank is at ")).unwrap();
     assert!(explain().starts_with("annotations not received"));
     let mut wrap = home.command(&["wrap", "--url", url]);
     let mut wrap =
@@ -566,9 +568,9 @@ fn ten_errors_are_reported_at_once_with_their_lines_and_nothing_is_created() {
 
     let CheckRun { code, out, err } = home.run(&["check", "--json"]);
     assert_eq!((code, err.as_str()), (2, ""));
-    let told: serde_json::Value = serde_json::from_str(&out).unwrap();
-    let mistakes = told["mistakes"].as_array().unwrap();
-    assert_eq!((told["ok"].as_bool(), mistakes.len()), (Some(false), 10));
+    let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let mistakes = report["mistakes"].as_array().unwrap();
+    assert_eq!((report["ok"].as_bool(), mistakes.len()), (Some(false), 10));
     assert_eq!((mistakes[6]["line"].as_u64(), mistakes[6]["column"].as_u64()), (Some(11), Some(1)));
     assert!(mistakes[6]["instead"].as_str().unwrap().contains("attempts"), "{out}");
 }
@@ -614,7 +616,7 @@ fn a_read_only_state_folder_is_reported_with_advice() {
     if fs::metadata(home.path("steadfast.toml")).unwrap().uid() == 0 {
         command.uid(65534).gid(65534);
     }
-    let CheckRun { code, err, .. } = ended(&mut command);
+    let CheckRun { code, err, .. } = run_command(&mut command);
     assert_eq!(code, 1, "{err}");
     assert!(err.contains("error: the state f") && err.contains("`store.path`"), "{err}");
     assert_eq!(fs::read_dir(home.path("state")).unwrap().count(), 0);
@@ -637,7 +639,7 @@ fn a_corrupt_database_is_reported_and_unchanged() {
 
 #[test]
 fn a_foreign_state_file_is_reported_and_unchanged() {
-    for (name, what) in [("text", "no SQLite file"), ("diary", "a SQLite file of another program")] {
+    for (name, kind) in [("text", "no SQLite file"), ("diary", "a SQLite file of another program")] {
         let home = CheckTestHome::with_store(&format!("foreign-{name}"), "path = \"state.db\"");
         match name {
             "text" => home.write("state.db", &"my diary, not yours. ".repeat(100)),
@@ -649,7 +651,7 @@ fn a_foreign_state_file_is_reported_and_unchanged() {
         let before = fs::read(home.path("state.db")).unwrap();
         let CheckRun { code, err, .. } = home.run(&["check", "--open"]);
         assert_eq!(code, 1, "{err}");
-        assert!(err.contains(what) && err.contains("`store.path`"), "{err}");
+        assert!(err.contains(kind) && err.contains("`store.path`"), "{err}");
         assert_eq!(fs::read(home.path("state.db")).unwrap(), before);
     }
 }
@@ -683,9 +685,9 @@ fn an_unreachable_redis_is_reported_with_its_address() {
     let CheckRun { code, err, .. } = home.run(&["check", "--open"]);
     assert_eq!(code, 1, "{err}");
     assert!(err.contains(&format!("127.0.0.1:{port}")), "{err}");
-    let told = home.run(&["check", "--open", "--json"]);
-    let told: serde_json::Value = serde_json::from_str(&told.out).unwrap();
-    assert_eq!((told["ok"].as_bool(), told["storeUsable"].as_bool()), (Some(false), Some(false)));
+    let run = home.run(&["check", "--open", "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&run.out).unwrap();
+    assert_eq!((report["ok"].as_bool(), report["storeUsable"].as_bool()), (Some(false), Some(false)));
 }
 
 #[test]
@@ -707,9 +709,9 @@ fn explain_shows_the_rule_that_decided_each_setting() {
     assert!(row(&out, "retry.attempts").contains("profile standard, class read_only"), "{out}");
     let arguments = r#"{"url":"https://api.example.com/x"}"#;
     let explained = home.run(&["config", "explain", "web/fetch", "--arguments", arguments, "--json"]);
-    let told: serde_json::Value = serde_json::from_str(&explained.out).unwrap();
-    assert_eq!(told["domain"], "api.example.com");
-    let settings = told["settings"].as_array().unwrap();
+    let report: serde_json::Value = serde_json::from_str(&explained.out).unwrap();
+    assert_eq!(report["domain"], "api.example.com");
+    let settings = report["settings"].as_array().unwrap();
     let attempts = settings.iter().find(|one| one["setting"] == "retry.attempts").unwrap();
     assert_eq!(attempts["value"], "9");
     assert!(attempts["decidedBy"].as_str().unwrap().contains("[domains.\"api.example.com\"]"), "{attempts}");

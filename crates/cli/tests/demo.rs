@@ -57,12 +57,12 @@ impl DemoFolder {
     /// Returns the processes with this folder in their environment.
     fn processes(&self) -> Vec<PathBuf> {
         let mark = format!("TMPDIR={}", self.folder.display());
-        let ours = |path: &PathBuf| {
+        let is_own = |path: &PathBuf| {
             let environment = fs::read(path.join("environ")).unwrap_or_default();
             environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
         };
         let all = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path());
-        all.filter(ours).collect()
+        all.filter(is_own).collect()
     }
 }
 
@@ -94,10 +94,13 @@ fn programs_get_the_observations_as_json() {
     let place = DemoFolder::new("json");
     let DemoRun { code, out, err } = place.run(&["--json"]);
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
-    let told: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!(told["ok"], true);
-    assert_eq!((&told["paidCents"]["without"], &told["paidCents"]["with"]), (&52_000.into(), &26_000.into()));
-    let scenes = told["scenes"].as_array().unwrap();
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(report["ok"], true);
+    assert_eq!(
+        (&report["paidCents"]["without"], &report["paidCents"]["with"]),
+        (&52_000.into(), &26_000.into())
+    );
+    let scenes = report["scenes"].as_array().unwrap();
     assert_eq!(scenes.len(), 7);
     for (scene, name, without, with) in [
         (2, "payments", 2, 1),
@@ -122,9 +125,9 @@ fn a_demo_with_unexpected_results_fails_and_shows_them() {
     let place = DemoFolder::new("off");
     let DemoRun { code, out, err } = place.run(&["--json", "--off"]);
     assert_eq!((code, err.as_str()), (1, ""), "{out}");
-    let told: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!(told["ok"], false);
-    for scene in told["scenes"].as_array().unwrap() {
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(report["ok"], false);
+    for scene in report["scenes"].as_array().unwrap() {
         assert_eq!(scene["asExpected"], false, "{scene}");
         assert!(
             scene["surprises"].as_array().unwrap().iter().all(|surprise| surprise["side"] == "with"),
@@ -132,7 +135,7 @@ fn a_demo_with_unexpected_results_fails_and_shows_them() {
         );
     }
     let twice = serde_json::json!({ "side": "with", "what": "payments", "observed": "2", "expected": "1" });
-    assert_eq!(told["scenes"][1]["surprises"][0], twice);
+    assert_eq!(report["scenes"][1]["surprises"][0], twice);
     place.is_left_as_it_was();
 }
 

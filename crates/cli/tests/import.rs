@@ -59,7 +59,7 @@ impl ImportTestHome {
     }
 
     fn run(&self, arguments: &[&str]) -> ImportRun {
-        ended(&mut self.command(arguments))
+        run_command(&mut self.command(arguments))
     }
 
     /// Runs a command that must succeed.
@@ -77,7 +77,7 @@ impl ImportTestHome {
     }
 }
 
-fn ended(command: &mut Command) -> ImportRun {
+fn run_command(command: &mut Command) -> ImportRun {
     let output = command.output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     ImportRun { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
@@ -410,11 +410,11 @@ fn files_are_found_where_the_variables_say() {
         home.write(file, CASES[case].before);
         command.env(variable, home.path(value));
     }
-    let ImportRun { code, out, err } = ended(&mut command);
+    let ImportRun { code, out, err } = run_command(&mut command);
     assert_eq!(code, 0, "{err}");
-    let told: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&out).unwrap();
     let mut found: Vec<_> =
-        told["files"].as_array().unwrap().iter().map(|file| file["file"].clone()).collect();
+        report["files"].as_array().unwrap().iter().map(|file| file["file"].clone()).collect();
     let mut expected: Vec<_> = places
         .iter()
         .map(|(_, _, file, _)| serde_json::Value::from(home.path(file).to_str().unwrap()))
@@ -433,7 +433,7 @@ fn the_short_name_is_written_where_its_reader_finds_it() {
     // A link to the program, as package managers create it.
     fs::create_dir(home.path("bin")).unwrap();
     symlink(US, home.path("bin/steadfast")).unwrap();
-    let run = |arguments: &[&str]| ended(home.command(arguments).env("PATH", home.path("bin")));
+    let run = |arguments: &[&str]| run_command(home.command(arguments).env("PATH", home.path("bin")));
     let ImportRun { code, out, err } = run(&["--write"]);
     assert_eq!(code, 0, "{err}");
     assert!(out.ends_with("to undo: steadfast import --undo --write\n"), "{out}");
@@ -549,10 +549,10 @@ fn an_invalid_file_is_reported_and_the_others_are_handled() {
     }
     assert_eq!(home.read(".openclaw/openclaw.json"), CASES[9].before);
 
-    let told = home.run(&["--json"]);
-    assert_eq!((told.code, told.err.as_str()), (1, ""));
-    let told: serde_json::Value = serde_json::from_str(&told.out).unwrap();
-    assert_eq!((told["ok"].as_bool(), told["files"].as_array().unwrap().len()), (Some(false), 7));
+    let run = home.run(&["--json"]);
+    assert_eq!((run.code, run.err.as_str()), (1, ""));
+    let report: serde_json::Value = serde_json::from_str(&run.out).unwrap();
+    assert_eq!((report["ok"].as_bool(), report["files"].as_array().unwrap().len()), (Some(false), 7));
 }
 
 /// Root may read and write anything, so the command runs as the user `nobody` if the tests run as root.
@@ -584,7 +584,7 @@ fn an_inaccessible_file_is_reported_and_nothing_is_lost() {
         }
         command.uid(65534).gid(65534);
     }
-    let ImportRun { code, out, err } = ended(&mut command);
+    let ImportRun { code, out, err } = run_command(&mut command);
     assert_eq!(code, 1, "{out}{err}");
     for (file, expected) in [
         (".claude.json", "it cannot be read: "),
@@ -657,8 +657,9 @@ fn nothing_in_a_file_can_speak_to_the_terminal() {
 fn the_json_output_has_the_result_of_every_server() {
     let home = ImportTestHome::new("json");
     home.write(".claude.json", CASES[0].before);
-    let told = |arguments: &[&str]| serde_json::from_str::<serde_json::Value>(&home.good(arguments)).unwrap();
-    let shown = told(&["--json"]);
+    let run_json =
+        |arguments: &[&str]| serde_json::from_str::<serde_json::Value>(&home.good(arguments)).unwrap();
+    let shown = run_json(&["--json"]);
     assert_eq!((shown["ok"].as_bool(), shown["written"].as_bool()), (Some(true), Some(false)));
     let file = &shown["files"][0];
     assert_eq!((file["client"].as_str(), file["changes"].as_u64()), (Some("claude-code"), Some(2)));
@@ -672,13 +673,13 @@ fn the_json_output_has_the_result_of_every_server() {
         format!("{US} wrap --imported --name github -- npx -y @modelcontextprotocol/server-github")
     );
     assert_eq!(file["servers"][1]["within"], "/home/me/work");
-    let written = told(&["--write", "--json"]);
+    let written = run_json(&["--write", "--json"]);
     assert_eq!(written["written"], true);
     assert_eq!(
         written["files"][0]["backup"],
         home.path(".claude.json.steadfast-backup").display().to_string()
     );
-    assert_eq!(told(&["--json"])["files"][0]["changes"], 0);
+    assert_eq!(run_json(&["--json"])["files"][0]["changes"], 0);
 }
 
 #[test]
@@ -818,7 +819,7 @@ fn a_header_without_its_variable_is_refused() {
     let wrap = |arguments: &[&str]| {
         let mut command = Command::new(US);
         command.arg("wrap").args(arguments).current_dir(&home.folder).env_clear().env("HOME", &home.folder);
-        ended(command.stdin(Stdio::null()))
+        run_command(command.stdin(Stdio::null()))
     };
     for (arguments, expected) in [
         (

@@ -77,13 +77,13 @@ impl OperatorTestHome {
     }
 
     fn ran(&self, command: &mut Command) -> (String, String, i32) {
-        let ended = command.output().unwrap();
+        let output = command.output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        let (out, err) = (text(ended.stdout), text(ended.stderr));
+        let (out, err) = (text(output.stdout), text(output.stderr));
         for secret in [Some(SECRET.to_owned()), self.token(), Some("\x1b".to_owned())].into_iter().flatten() {
             assert!(!out.contains(&secret) && !err.contains(&secret), "{secret}: {out}{err}");
         }
-        (out, err, ended.status.code().unwrap())
+        (out, err, output.status.code().unwrap())
     }
 
     fn json(&self, arguments: &[&str]) -> Value {
@@ -108,7 +108,7 @@ impl OperatorTestHome {
     #[cfg(target_os = "linux")]
     fn announce(&self, address: SocketAddr, store: &str) {
         let own = steadfast_store::this_process();
-        let said = json!({
+        let announcement = json!({
             "address": address.to_string(),
             "pid": own.pid,
             "boot": &*own.boot,
@@ -117,7 +117,10 @@ impl OperatorTestHome {
             "version": env!("CARGO_PKG_VERSION"),
             "store": store,
         });
-        self.private(&format!("state/gateways/{}-{}.json", own.pid, address.port()), &said.to_string());
+        self.private(
+            &format!("state/gateways/{}-{}.json", own.pid, address.port()),
+            &announcement.to_string(),
+        );
     }
 
     /// Writes a private file.
@@ -144,9 +147,9 @@ impl OperatorTestGateway {
         let mut child = ChildGuard(command.spawn().unwrap());
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let mut lines = lines.map(|line| line.unwrap());
-        let said =
+        let url =
             lines.find_map(|line| line.split_once("listening on http://").map(|(_, rest)| rest.to_owned()));
-        let address = said.unwrap().trim_end_matches("/mcp").to_owned();
+        let address = url.unwrap().trim_end_matches("/mcp").to_owned();
         // Drains the output, so that the pipe does not fill.
         std::thread::spawn(move || lines.for_each(drop));
         OperatorTestGateway { child, address }
@@ -175,15 +178,15 @@ impl OperatorTestGateway {
 /// An unrelated server that sends given responses and records the requests.
 struct FakeGateway {
     address: SocketAddr,
-    heard: Arc<Mutex<Vec<String>>>,
+    requests: Arc<Mutex<Vec<String>>>,
 }
 
 impl FakeGateway {
     /// Answers by the number and the path of each request.
     fn answering(answer: impl Fn(usize, &str) -> (u16, Value) + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (address, heard) = (listener.local_addr().unwrap(), Arc::<Mutex<Vec<String>>>::default());
-        let hears = heard.clone();
+        let (address, requests) = (listener.local_addr().unwrap(), Arc::<Mutex<Vec<String>>>::default());
+        let recorder = requests.clone();
         std::thread::spawn(move || {
             for (number, stream) in listener.incoming().enumerate() {
                 let mut stream = BufReader::new(stream.unwrap());
@@ -196,20 +199,20 @@ impl FakeGateway {
                     .map_or(0, |rest| rest.split("\r\n").next().unwrap().parse().unwrap());
                 stream.read_exact(&mut vec![0; length]).unwrap();
                 let (status, body) = answer(number, head.split(' ').nth(1).unwrap_or_default());
-                hears.lock().unwrap().push(head);
+                recorder.lock().unwrap().push(head);
                 let body = body.to_string();
-                let said = format!(
+                let response = format!(
                     "HTTP/1.1 {status} so\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
                     body.len()
                 );
-                let _ = stream.get_mut().write_all(said.as_bytes());
+                let _ = stream.get_mut().write_all(response.as_bytes());
             }
         });
-        Self { address, heard }
+        Self { address, requests }
     }
 
-    fn heard(&self, text: &str) -> bool {
-        self.heard.lock().unwrap().iter().any(|head| head.contains(text))
+    fn has_received(&self, text: &str) -> bool {
+        self.requests.lock().unwrap().iter().any(|head| head.contains(text))
     }
 }
 
@@ -221,7 +224,7 @@ fn plain() -> CallPolicy {
     policy
 }
 
-fn asks() -> CallPolicy {
+fn approval_policy() -> CallPolicy {
     let mut policy = plain();
     policy.modes.trust = EnforcementMode::Enforce;
     policy.approval.when = ApprovalTrigger::Always;
@@ -229,22 +232,22 @@ fn asks() -> CallPolicy {
 }
 
 async fn pay(engine: &Engine, to: &str) {
-    let wanted = EnvelopeBuilder::new("bank/pay")
+    let envelope = EnvelopeBuilder::new("bank/pay")
         .args(&json!({ "to": to, "password": SECRET }))
         .session("s-1")
         .key(to);
     engine
-        .call(wanted.build().unwrap(), async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("paid")) })
+        .call(envelope.build().unwrap(), async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("paid")) })
         .await;
 }
 
 async fn fail(engine: &Engine, times: u32) {
     for number in 0..times {
-        let wanted = EnvelopeBuilder::new("bank/fails").args(&json!({ "n": number })).build().unwrap();
+        let envelope = EnvelopeBuilder::new("bank/fails").args(&json!({ "n": number })).build().unwrap();
         let fails = async |_: Attempt| -> ToolResult {
             Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into())
         };
-        engine.call(wanted, fails).await;
+        engine.call(envelope, fails).await;
     }
 }
 
@@ -253,13 +256,13 @@ async fn answered(gateway: &OperatorTestGateway, path: &str) -> Value {
     use steadfast_mcp::http::upstream::{HttpOrigin, HttpUpstreamSettings, OriginRequest, RequestProgress};
     let origin =
         HttpOrigin::new(&format!("http://{}", gateway.address), HttpUpstreamSettings::default()).unwrap();
-    let asked = OriginRequest {
+    let request = OriginRequest {
         method: http::Method::GET,
         target: path.parse().unwrap(),
         headers: http::HeaderMap::new(),
         body: Bytes::new(),
     };
-    let replied = origin.send(asked, &RequestProgress::default()).await.unwrap();
+    let replied = origin.send(request, &RequestProgress::default()).await.unwrap();
     serde_json::from_slice(&replied.body).unwrap()
 }
 
@@ -308,7 +311,7 @@ async fn where_nothing_ran_nothing_is_wrong_and_nothing_is_made() {
 #[tokio::test]
 async fn the_status_is_that_of_the_gateway_and_sets_the_exit_code() {
     let home = OperatorTestHome::new("status");
-    let engine = home.engine(asks()).await;
+    let engine = home.engine(approval_policy()).await;
     pay(&engine, "ann").await;
     engine.shutdown(Duration::ZERO).await;
     let alone = home.run(&["status"]);
@@ -330,15 +333,15 @@ async fn the_status_is_that_of_the_gateway_and_sets_the_exit_code() {
     );
     let (out, err, code) = home.run(&["status", "--json"]);
     assert_eq!((err.as_str(), code), ("", 3));
-    let (mut said, mut heard): (Value, _) =
+    let (mut printed, mut served): (Value, _) =
         (serde_json::from_str(&out).unwrap(), answered(&gateway, "/v1/status").await);
-    fits("/v1/status", &said).await;
-    (said["atMs"], heard["atMs"]) = (Value::Null, Value::Null);
-    assert_eq!(said, heard);
+    fits("/v1/status", &printed).await;
+    (printed["atMs"], served["atMs"]) = (Value::Null, Value::Null);
+    assert_eq!(printed, served);
     for (arguments, path) in [(["approvals"], "/v1/approvals"), (["breaker"], "/v1/breakers")] {
-        let said = home.json(&arguments);
-        assert_eq!(said, answered(&gateway, path).await);
-        fits(path, &said).await;
+        let printed = home.json(&arguments);
+        assert_eq!(printed, answered(&gateway, path).await);
+        fits(path, &printed).await;
     }
 }
 
@@ -400,8 +403,8 @@ async fn a_list_that_is_longer_than_a_page_is_shown_to_its_end() {
     }
     opening.join_all().await;
     engine.shutdown(Duration::ZERO).await;
-    let seen = home.json(&["breaker"]);
-    assert_eq!((seen["breakers"].as_array().unwrap().len(), &seen["next"]), (1001, &Value::Null));
+    let list = home.json(&["breaker"]);
+    assert_eq!((list["breakers"].as_array().unwrap().len(), &list["next"]), (1001, &Value::Null));
     let (out, _, _) = home.run(&["status"]);
     assert_eq!(out.lines().filter(|line| line.contains("dependency:host-")).count(), 1001);
     let (out, _, _) = home.run(&["tail", "--once", "--json", "-n", "1050"]);
@@ -419,11 +422,11 @@ async fn manual_changes_are_in_the_audit_log_with_the_operator() {
     let engine = home.engine(plain()).await;
     let audit = engine.admin().audit(&steadfast::admin::AuditQuery::default()).await.unwrap().found;
     let audit: Vec<_> = audit.iter().map(|entry| serde_json::to_value(entry).unwrap()).collect();
-    let seen: Vec<_> = audit.iter().map(|entry| entry.to_string()).collect();
-    assert_eq!(seen.len(), 2, "{seen:?}");
-    assert!(seen.iter().all(|entry| entry.contains("\"ann\"")), "{seen:?}");
+    let entries: Vec<_> = audit.iter().map(|entry| entry.to_string()).collect();
+    assert_eq!(entries.len(), 2, "{entries:?}");
+    assert!(entries.iter().all(|entry| entry.contains("\"ann\"")), "{entries:?}");
     // With and without a gateway.
-    assert!(audit.iter().all(|entry| entry["by"]["from"] == "cli"), "{seen:?}");
+    assert!(audit.iter().all(|entry| entry["by"]["from"] == "cli"), "{entries:?}");
     drop(gateway);
 }
 
@@ -496,7 +499,7 @@ async fn rp_7_a_decision_reaches_a_gateway_with_state_in_memory() {
 #[tokio::test]
 async fn rp_7_requests_are_answered_through_a_gateway() {
     let home = OperatorTestHome::new("answers");
-    let engine = home.engine(asks()).await;
+    let engine = home.engine(approval_policy()).await;
     pay(&engine, "ann").await;
     pay(&engine, "bob").await;
     engine.shutdown(Duration::ZERO).await;
@@ -561,9 +564,9 @@ async fn several_gateways_are_one_as_far_as_they_share_their_state() {
         stopped.stop();
         let (out, _, code) = home.run(&["status", "--json"]);
         stopped.signal("-CONT");
-        let seen: Value = serde_json::from_str(&out).unwrap();
-        assert_eq!((code, &seen["verdict"]), (4, &json!("trouble")), "{seen:#}");
-        let verdict = |address: &str| listed(&seen, address).unwrap()["verdict"].clone();
+        let report: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!((code, &report["verdict"]), (4, &json!("trouble")), "{report:#}");
+        let verdict = |address: &str| listed(&report, address).unwrap()["verdict"].clone();
         let running = if stopped.address == one.address { &two } else { &one };
         assert_eq!((verdict(&stopped.address), verdict(&running.address)), (json!("trouble"), json!("fine")));
     }
@@ -638,8 +641,8 @@ async fn calls_are_printed_as_they_happen() {
         let gateway = listens.then(|| home.gateway(&[]));
         let mut tail = home.command(&["tail", "-n", "0"]);
         let mut tail = ChildGuard(tail.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
-        let mut said = BufReader::new(tail.stderr.take().unwrap()).lines();
-        assert!(said.next().unwrap().unwrap().contains("following"));
+        let mut messages = BufReader::new(tail.stderr.take().unwrap()).lines();
+        assert!(messages.next().unwrap().unwrap().contains("following"));
         let engine = home.engine(plain()).await;
         pay(&engine, if listens { "bob" } else { "cyd" }).await;
         engine.shutdown(Duration::ZERO).await;
@@ -680,8 +683,11 @@ fn sf_6_doctor_finds_setup_problems_and_prints_no_secret() {
             checks.iter().find(|check| check["name"] == name).unwrap_or_else(|| panic!("{name}: {found:#}"));
         (check["level"].as_str().unwrap(), check["what"].as_str().unwrap(), check["todo"].is_string())
     };
-    let (ok, what, _) = level("server bank");
-    assert!(ok == "ok" && what.contains("steadfast-demo-bank") && what.contains("tools"), "{what}");
+    let (ok, description, _) = level("server bank");
+    assert!(
+        ok == "ok" && description.contains("steadfast-demo-bank") && description.contains("tools"),
+        "{description}"
+    );
     for bad in ["server gone", "server away"] {
         assert_eq!((level(bad).0, level(bad).2), ("bad", true), "{}", level(bad).1);
     }
@@ -724,8 +730,8 @@ fn a_server_is_measured_alone_and_behind_the_gateway_and_nothing_is_left() {
     for (place, name) in ["ping", "tools/list"].into_iter().enumerate() {
         let one = &measured["measured"][place];
         assert_eq!(one["asked"], name);
-        for who in ["bareMicros", "guardedMicros"] {
-            let of = |percent: &str| one[who][percent].as_u64().unwrap();
+        for side in ["bareMicros", "guardedMicros"] {
+            let of = |percent: &str| one[side][percent].as_u64().unwrap();
             assert!(0 < of("p50") && of("p50") <= of("p95") && of("p95") <= of("p99"), "{one}");
         }
     }
@@ -750,11 +756,11 @@ fn a_server_at_a_url_is_measured_too() {
             home.run(&[&["bench", "--rounds", "3", "--tool", "balance", "--json"], named].concat());
         assert_eq!((err.as_str(), code), ("", 0), "{named:?}: {out}");
         let measured: Value = serde_json::from_str(&out).unwrap();
-        let asked: Vec<_> =
+        let methods: Vec<_> =
             measured["measured"].as_array().unwrap().iter().map(|one| &one["asked"]).collect();
-        assert_eq!(asked, ["ping", "tools/list", "tools/call"], "{named:?}");
-        for who in ["bareMicros", "guardedMicros"] {
-            assert!(measured["measured"][2][who]["p50"].as_u64() > Some(0), "{named:?}: {measured:#}");
+        assert_eq!(methods, ["ping", "tools/list", "tools/call"], "{named:?}");
+        for side in ["bareMicros", "guardedMicros"] {
+            assert!(measured["measured"][2][side]["p50"].as_u64() > Some(0), "{named:?}: {measured:#}");
         }
     }
     let (_, err, code) = home.run(&["bench", "--url", &format!("http://{SECRET}@127.0.0.1:1/{SECRET}")]);
@@ -783,14 +789,14 @@ fn sf_7_the_token_of_this_machine_is_sent_to_gateways_that_are_announced_only() 
     let open = ["breaker", "open", "tool:bank:pay", "--gateway"];
     for named in [address.clone(), format!("localhost:{}", stranger.address.port())] {
         home.run(&[&open[..], &[&named]].concat());
-        assert!(stranger.heard("/v1/breakers") && !stranger.heard(token), "{named}");
+        assert!(stranger.has_received("/v1/breakers") && !stranger.has_received(token), "{named}");
     }
     let mut given = home.command(&[&open[..], &[&address]].concat());
     home.ran(given.env("STEADFAST_ADMIN_TOKEN", "given-by-hand"));
-    assert!(stranger.heard("bearer given-by-hand") && !stranger.heard(token));
+    assert!(stranger.has_received("bearer given-by-hand") && !stranger.has_received(token));
     home.announce(stranger.address, "sqlite file elsewhere");
     home.run(&[&open[..], &[&format!("localhost:{}", stranger.address.port())]].concat());
-    assert!(stranger.heard(token), "one that is announced is asked with it");
+    assert!(stranger.has_received(token), "one that is announced is asked with it");
 }
 
 #[test]
@@ -799,7 +805,7 @@ fn sf_7_files_writable_by_other_users_are_not_trusted() {
     let home = OperatorTestHome::new("distrust");
     let gateway = home.gateway(&[]);
     let open = || home.run(&["breaker", "open", "tool:bank:pay"]);
-    let (token, kept) = (home.0.join("state/admin-token"), home.0.join("state/kept"));
+    let (token, backup) = (home.0.join("state/admin-token"), home.0.join("state/kept"));
     for mode in [0o640, 0o602] {
         home.allow("state/admin-token", mode);
         let (out, err, code) = open();
@@ -811,11 +817,11 @@ fn sf_7_files_writable_by_other_users_are_not_trusted() {
         assert!(code == 0 && err.contains("chmod 600"), "looking needs none: {err}");
     }
     home.allow("state/admin-token", 0o600);
-    fs::rename(&token, &kept).unwrap();
-    std::os::unix::fs::symlink(&kept, &token).unwrap();
+    fs::rename(&token, &backup).unwrap();
+    std::os::unix::fs::symlink(&backup, &token).unwrap();
     let (out, err, code) = open();
     assert!(code == 1 && err.contains("admin-token"), "{out}{err}");
-    fs::rename(&kept, &token).unwrap();
+    fs::rename(&backup, &token).unwrap();
     assert_eq!(open().2, 0);
     let file = fs::read_dir(home.0.join("state/gateways")).unwrap().next().unwrap().unwrap().file_name();
     let file = format!("state/gateways/{}", file.to_str().unwrap());
@@ -833,12 +839,12 @@ fn a_gateway_that_greets_and_does_not_answer_is_trouble() {
         let home = OperatorTestHome::new(&format!("mute_{status}"));
         let gateway = home.gateway(&[]);
         let file = fs::read_dir(home.0.join("state/gateways")).unwrap().next().unwrap().unwrap().path();
-        let said: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+        let announcement: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
         let mute = FakeGateway::answering(move |_, path| match path {
             "/healthz" => (200, json!({})),
             _ => (status, json!({})),
         });
-        home.announce(mute.address, said["store"].as_str().unwrap());
+        home.announce(mute.address, announcement["store"].as_str().unwrap());
         let (out, err, code) = home.run(&["status"]);
         assert!(code == 4 && out.contains(&format!("at {}: ", mute.address)), "{code} {out}{err}");
         assert!(out.contains(&gateway.address), "{out}");
@@ -850,7 +856,7 @@ fn a_gateway_that_greets_and_does_not_answer_is_trouble() {
 #[cfg(target_os = "linux")]
 async fn nothing_is_changed_behind_the_back_of_a_gateway_that_is_silent() {
     let home = OperatorTestHome::new("silent");
-    let engine = home.engine(asks()).await;
+    let engine = home.engine(approval_policy()).await;
     pay(&engine, "ann").await;
     engine.shutdown(Duration::ZERO).await;
     let id = home.json(&["approvals"])["approvals"][0]["id"].to_string();
@@ -906,14 +912,14 @@ fn a_watched_status_continues_after_a_missing_response() {
     let mut command = home.command(&["status", "--watch", "--json", "--gateway", &address]);
     let mut watching = ChildGuard(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
     let line = BufReader::new(watching.stdout.take().unwrap()).lines().next();
-    let ended = watching.try_wait().unwrap();
+    let exit = watching.try_wait().unwrap();
     watching.kill().unwrap();
-    let mut said = String::new();
-    watching.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    let mut errors = String::new();
+    watching.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
     watching.wait().unwrap();
-    let seen: Value = serde_json::from_str(&line.expect("it ended").unwrap()).unwrap();
-    assert!(seen["verdict"] == "fine" && ended.is_none(), "{seen}");
-    assert_eq!(said.matches("500").count(), 1, "what did not change is said once: {said}");
+    let report: Value = serde_json::from_str(&line.expect("it ended").unwrap()).unwrap();
+    assert!(report["verdict"] == "fine" && exit.is_none(), "{report}");
+    assert_eq!(errors.matches("500").count(), 1, "what did not change is said once: {errors}");
 }
 
 /// Secrets in arguments and keys that must never be shown: recognized by name, or by form.
@@ -929,22 +935,22 @@ async fn tr_15_no_command_prints_a_secret_of_a_call_and_everything_else_is_print
         "note": format!("take {} or {}", SECRETS[1], SECRETS[2]),
         "more": [{ "header": format!("Bearer {}.eyJzdWIiOiJhbm4ifQ.c2lnbmF0dXJl", SECRETS[3]) }],
     });
-    let engine = home.engine(asks()).await;
-    let wanted = EnvelopeBuilder::new("bank/pay").args(&arguments).session("s-1").key(SECRETS[1]);
+    let engine = home.engine(approval_policy()).await;
+    let envelope = EnvelopeBuilder::new("bank/pay").args(&arguments).session("s-1").key(SECRETS[1]);
     engine
-        .call(wanted.build().unwrap(), async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("paid")) })
+        .call(envelope.build().unwrap(), async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("paid")) })
         .await;
     engine.shutdown(Duration::ZERO).await;
     let engine = home.engine(plain()).await;
     for number in 0..12 {
         let mut arguments = arguments.clone();
         arguments["n"] = number.into();
-        let wanted = EnvelopeBuilder::new("bank/fails").args(&arguments).session("s-1").build().unwrap();
+        let envelope = EnvelopeBuilder::new("bank/fails").args(&arguments).session("s-1").build().unwrap();
         let fails = async |_: Attempt| -> ToolResult {
-            let why = format!("no: {} and {}", SECRETS[1], SECRETS[2]);
-            Err(AttemptFault::new(FaultSource::Http { status: 500 }, why.as_str()).into())
+            let message = format!("no: {} and {}", SECRETS[1], SECRETS[2]);
+            Err(AttemptFault::new(FaultSource::Http { status: 500 }, message.as_str()).into())
         };
-        engine.call(wanted, fails).await;
+        engine.call(envelope, fails).await;
     }
     engine.shutdown(Duration::ZERO).await;
     let (out, _, _) = home.run(&["tail", "--once", "--json"]);
@@ -986,8 +992,8 @@ async fn tr_15_no_command_prints_a_secret_of_a_call_and_everything_else_is_print
         }
         drop(gateway);
     }
-    for said in ["bank/pay", "bank/fails", r#"\"to\":\"ann\""#, "[redacted]", "tool:bank:fails"] {
-        assert!(all.contains(said), "{said} is hidden too: {all}");
+    for expected in ["bank/pay", "bank/fails", r#"\"to\":\"ann\""#, "[redacted]", "tool:bank:fails"] {
+        assert!(all.contains(expected), "{expected} is hidden too: {all}");
     }
 }
 

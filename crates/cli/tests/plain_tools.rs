@@ -62,10 +62,10 @@ impl PlainToolTestHome {
         let child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn();
         let mut child = ChildGuard(child.unwrap());
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
-        let told = lines.find(|line| line.contains("/v1/calls")).unwrap();
+        let line = lines.find(|line| line.contains("/v1/calls")).unwrap();
         // Drains the output, so that the pipe does not fill.
         thread::spawn(move || lines.for_each(drop));
-        let address = told.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
+        let address = line.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
         ServeProcess { _child: child, address }
     }
 }
@@ -101,8 +101,8 @@ impl ServeProcess {
 fn service() -> (String, Arc<AtomicU32>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let asked = Arc::new(AtomicU32::new(0));
-    let count = asked.clone();
+    let requests = Arc::new(AtomicU32::new(0));
+    let count = requests.clone();
     thread::spawn(move || {
         for mut stream in listener.incoming().map(Result::unwrap) {
             let mut text = Vec::new();
@@ -126,13 +126,13 @@ fn service() -> (String, Arc<AtomicU32>) {
             let _ = stream.write_all((head + &body).as_bytes());
         }
     });
-    (address, asked)
+    (address, requests)
 }
 
 #[test]
 fn http_tools_and_commands_are_called_without_any_server_and_follow_the_configuration() {
     let home = PlainToolTestHome::new("called");
-    let (address, asked) = service();
+    let (address, requests) = service();
     let script = home.0.join("convert");
     fs::write(&script, "#!/bin/sh\necho ran >> ledger\ncat\n").unwrap();
     fs::set_permissions(&script, fs::Permissions::from_mode(0o700)).unwrap();
@@ -146,7 +146,7 @@ fn http_tools_and_commands_are_called_without_any_server_and_follow_the_configur
     assert_eq!((status, &body["attempts"]), (200, &json!(2)), "{body}");
     assert_eq!(body["output"]["content"]["hits"], 2, "{body}");
     let (_, again) = serving.call("http/search", &json!({ "q": "rust" }), "k");
-    assert_eq!((&again["fromCache"], asked.load(Ordering::SeqCst)), (&json!(true), 2));
+    assert_eq!((&again["fromCache"], requests.load(Ordering::SeqCst)), (&json!(true), 2));
     let convert = json!({ "from": "m", "to": "km" });
     assert_eq!(serving.call("command/convert", &convert, "before").0, 404);
     home.write("steadfast.toml", &format!("{search}[command_tools.convert]\ncommand = [\"./convert\"]\n"));
@@ -196,9 +196,9 @@ fn an_unexpected_report_is_409_for_an_attempt_and_404_for_a_call() {
             "contractVersion": "1.1", "requestId": "r-1", "toolName": tool, "toolNamespace": "mine",
             "target": { "sessionKey": tool, "actorId": "ann" }, "payload": { "version": "1.0", "params": {} },
         });
-        let (status, begun) = gateway.post("/v1/calls/begin", &envelope.to_string());
-        assert_eq!((status, begun["next"].as_str()), (200, Some("run")), "{begun}");
-        begun["id"].as_str().unwrap().to_owned()
+        let (status, order) = gateway.post("/v1/calls/begin", &envelope.to_string());
+        assert_eq!((status, order["next"].as_str()), (200, Some("run")), "{order}");
+        order["id"].as_str().unwrap().to_owned()
     };
     let report = |id: &str, attempt: u32, rest: Value| {
         let mut body = json!({ "attempt": attempt });
@@ -207,22 +207,22 @@ fn an_unexpected_report_is_409_for_an_attempt_and_404_for_a_call() {
         (status, answer["error"]["code"].as_str().or(answer["next"].as_str()).unwrap().to_owned())
     };
     let done = || json!({ "output": { "content": [{ "type": "text", "text": "x" }] } });
-    let said = |status: u16, word: &str| (status, word.to_owned());
+    let expected = |status: u16, word: &str| (status, word.to_owned());
 
     let id = begin("done");
-    assert_eq!(report(&id, 7, done()), said(409, "conflict"), "no such attempt");
-    assert_eq!(report(&id, 1, done()), said(200, "answer"));
-    assert_eq!(report(&id, 1, done()), said(404, "not_found"), "its answer was given");
+    assert_eq!(report(&id, 7, done()), expected(409, "conflict"), "no such attempt");
+    assert_eq!(report(&id, 1, done()), expected(200, "answer"));
+    assert_eq!(report(&id, 1, done()), expected(404, "not_found"), "its answer was given");
 
     let id = begin("again");
     let busy = json!({ "failure": { "message": "busy", "source": { "kind": "http", "status": 429 } } });
-    assert_eq!(report(&id, 1, busy), said(200, "run"));
-    assert_eq!(report(&id, 1, done()), said(409, "conflict"), "the next order replaced it");
-    assert_eq!(report(&id, 2, done()), said(200, "answer"));
+    assert_eq!(report(&id, 1, busy), expected(200, "run"));
+    assert_eq!(report(&id, 1, done()), expected(409, "conflict"), "the next order replaced it");
+    assert_eq!(report(&id, 2, done()), expected(200, "answer"));
 
     let id = begin("cancelled");
     assert_eq!(gateway.post(&format!("/v1/calls/{id}/cancel"), "{}").0, 200);
-    assert_eq!(report(&id, 1, done()), said(409, "answer"), "how it ended");
-    assert_eq!(report(&id, 1, done()), said(404, "not_found"));
-    assert_eq!(report("77-never", 1, done()), said(404, "not_found"));
+    assert_eq!(report(&id, 1, done()), expected(409, "answer"), "how it ended");
+    assert_eq!(report(&id, 1, done()), expected(404, "not_found"));
+    assert_eq!(report("77-never", 1, done()), expected(404, "not_found"));
 }

@@ -50,13 +50,13 @@ impl TraceTestHome {
 
     /// Runs a command. Returns both output streams and the exit code.
     fn run(&self, arguments: &[&str]) -> (String, String, i32) {
-        let ended = self.command(arguments).output().unwrap();
+        let output = self.command(arguments).output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        (text(ended.stdout), text(ended.stderr), ended.status.code().unwrap())
+        (text(output.stdout), text(output.stderr), output.status.code().unwrap())
     }
 
     /// Returns the output of a command that must succeed.
-    fn said(&self, arguments: &[&str]) -> String {
+    fn output_of(&self, arguments: &[&str]) -> String {
         let (out, err, code) = self.run(arguments);
         assert_eq!((err.as_str(), code), ("", 0), "{arguments:?}: {out}");
         assert!(!out.contains('\x1b'), "{out:?}");
@@ -131,25 +131,26 @@ fn eh_6_6_a_turn_is_drawn_the_same_by_a_gateway_and_by_its_store() {
     let turned = home.turn(&trip());
     assert_eq!(turned["status"], "partial", "{turned:#}");
     let trace = turned["traceId"].as_str().unwrap();
-    let told = home.said(&["trace", "trip"]);
-    assert!(told.starts_with("▲ partial  turn trip  after "), "{told}");
-    assert!(told.contains(&format!("trace {trace} · session s-1")), "{told}");
-    assert!(row(&told, "●", "flights", "command/search").ends_with("succeeded"), "{told}");
-    assert!(row(&told, "✖", "hotels", "command/broken").contains("failed"), "{told}");
-    assert!(row(&told, "●", "hotels", "command/search").ends_with("succeeded · alternative"), "{told}");
-    assert!(row(&told, "✖", "mail", "command/broken").ends_with("failed · after flights"), "{told}");
-    assert!(row(&told, "○", "book", "command/pay").ends_with("skipped · needs mail"), "{told}");
-    assert!(told.contains("Used alternative tool search instead of broken  (hotels)"), "{told}");
+    let drawing = home.output_of(&["trace", "trip"]);
+    assert!(drawing.starts_with("▲ partial  turn trip  after "), "{drawing}");
+    assert!(drawing.contains(&format!("trace {trace} · session s-1")), "{drawing}");
+    assert!(row(&drawing, "●", "flights", "command/search").ends_with("succeeded"), "{drawing}");
+    assert!(row(&drawing, "✖", "hotels", "command/broken").contains("failed"), "{drawing}");
+    assert!(row(&drawing, "●", "hotels", "command/search").ends_with("succeeded · alternative"), "{drawing}");
+    assert!(row(&drawing, "✖", "mail", "command/broken").ends_with("failed · after flights"), "{drawing}");
+    assert!(row(&drawing, "○", "book", "command/pay").ends_with("skipped · needs mail"), "{drawing}");
+    assert!(drawing.contains("Used alternative tool search instead of broken  (hotels)"), "{drawing}");
     let is_row = |line: &&str| line.trim_start().starts_with(['●', '✖', '○']);
-    let rows: Vec<_> = told.lines().filter(is_row).collect();
-    assert!(rows.len() == 5 && rows.iter().all(|row| row.chars().count() <= 130), "{told}");
-    assert_eq!(home.said(&["trace", trace]), told, "by its trace");
-    let (json, lines) = (home.said(&["trace", "trip", "--json"]), home.said(&["trace", "trip", "--jsonl"]));
+    let rows: Vec<_> = drawing.lines().filter(is_row).collect();
+    assert!(rows.len() == 5 && rows.iter().all(|row| row.chars().count() <= 130), "{drawing}");
+    assert_eq!(home.output_of(&["trace", trace]), drawing, "by its trace");
+    let (json, lines) =
+        (home.output_of(&["trace", "trip", "--json"]), home.output_of(&["trace", "trip", "--jsonl"]));
     home.stop();
     // The store has the same trace.
-    assert_eq!(home.said(&["trace", "trip"]), told);
-    assert_eq!(home.said(&["trace", "trip", "--json"]), json);
-    assert_eq!(home.said(&["trace", "trip", "--jsonl"]), lines);
+    assert_eq!(home.output_of(&["trace", "trip"]), drawing);
+    assert_eq!(home.output_of(&["trace", "trip", "--json"]), json);
+    assert_eq!(home.output_of(&["trace", "trip", "--jsonl"]), lines);
     let story: Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&story["turn"]["turnId"], &story["turn"]["traceId"]), (&json!("trip"), &json!(trace)));
     let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -168,15 +169,15 @@ fn the_newest_turns_are_listed_and_an_unknown_one_is_reported() {
     home.turn(&trip());
     home.turn(&json!({ "turnId": "later", "calls": [{ "id": "a", "tool": "command/search" }] }));
     home.stop();
-    let listed = home.said(&["trace"]);
+    let listed = home.output_of(&["trace"]);
     let lines: Vec<_> = listed.lines().collect();
     assert!(lines[0].starts_with("BEGAN") && lines.len() == 3, "{listed}");
     assert!(lines[1].contains("later") && lines[1].contains("● completed"), "{listed}");
     assert!(lines[2].contains("trip") && lines[2].contains("▲ partial (needs attention)"), "{listed}");
-    assert_eq!(home.said(&["trace", "-n", "1"]).lines().count(), 2);
-    let turns: Value = serde_json::from_str(&home.said(&["trace", "--json"])).unwrap();
+    assert_eq!(home.output_of(&["trace", "-n", "1"]).lines().count(), 2);
+    let turns: Value = serde_json::from_str(&home.output_of(&["trace", "--json"])).unwrap();
     assert_eq!(turns["turns"][0]["turnId"], "later");
-    assert_eq!(home.said(&["trace", "--jsonl"]).lines().count(), 2);
+    assert_eq!(home.output_of(&["trace", "--jsonl"]).lines().count(), 2);
     let (out, err, code) = home.run(&["trace", "nobody\x1b[2J"]);
     assert_eq!((out.as_str(), code), ("", 1), "{err}");
     assert!(err.contains("nobody [2J") && err.contains("`steadfast trace` lists the newest"), "{err:?}");
@@ -195,8 +196,8 @@ fn sf_5_names_in_a_turn_do_nothing_to_a_terminal() {
     for arguments in
         [&["trace"] as &[_], &["trace", trace], &["trace", trace, "--json"], &["trace", trace, "--jsonl"]]
     {
-        let said = home.said(arguments);
-        assert!(!said.contains(['\u{202e}', '\u{200b}']), "{arguments:?}: {said:?}");
+        let output = home.output_of(arguments);
+        assert!(!output.contains(['\u{202e}', '\u{200b}']), "{arguments:?}: {output:?}");
     }
-    assert!(home.said(&["trace", trace]).contains("after a b c"));
+    assert!(home.output_of(&["trace", trace]).contains("after a b c"));
 }

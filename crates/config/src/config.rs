@@ -356,11 +356,11 @@ impl<'s> LayerReader<'s> {
             (StoreKind::Redis, Some(_)) | (StoreKind::Memory | StoreKind::Sqlite, None) => None,
         };
         // A URL that could not be read was already reported.
-        if let (Some((what, help)), Some(place)) = (wrong, place)
+        if let (Some((message, help)), Some(place)) = (wrong, place)
             && !layers.iter().any(|layer| layer.has_bad_globals)
         {
             self.unread.insert(Section::Store);
-            self.keep(vec![ConfigProblem::new(&place, what).help(help)]);
+            self.keep(vec![ConfigProblem::new(&place, message).help(help)]);
         }
         (global, written)
     }
@@ -374,9 +374,9 @@ impl<'s> LayerReader<'s> {
                 // A command that could not be read was already reported.
                 Err(IncompleteServer::Nowhere) if !is_sound => {}
                 Err(IncompleteServer::Nowhere) => {
-                    let what = format!("the server `{name}` has neither a command nor a URL");
+                    let message = format!("the server `{name}` has neither a command nor a URL");
                     let help = "add `command = [\"program\", \"argument\"]` or `url = \"https://…\"`";
-                    self.keep(vec![ConfigProblem::new(&place, what).help(help)]);
+                    self.keep(vec![ConfigProblem::new(&place, message).help(help)]);
                 }
                 Err(IncompleteServer::Idle(setting)) => {
                     let path = |index: usize| server::settings().get(index).map(|one| one.path);
@@ -388,9 +388,9 @@ impl<'s> LayerReader<'s> {
                             "it is only valid with `command`; a server at a URL is not started here",
                         ),
                     };
-                    let what = format!("`{setting}` does nothing for the server `{name}`, which is {is}");
+                    let message = format!("`{setting}` does nothing for the server `{name}`, which is {is}");
                     let place = at.map_or(&place, |(_, place)| place);
-                    self.keep(vec![ConfigProblem::new(place, what).help(help)]);
+                    self.keep(vec![ConfigProblem::new(place, message).help(help)]);
                 }
             }
         }
@@ -413,9 +413,9 @@ impl<'s> LayerReader<'s> {
                     let secret = token.secret.expose();
                     match known.iter().find(|(_, other)| other == secret) {
                         Some((other, _)) => {
-                            let what = format!("{section} has the same token as {other}");
+                            let message = format!("{section} has the same token as {other}");
                             let help = "give each its own: callers are identified by their tokens";
-                            problems.push(ConfigProblem::new(&place, what).help(help));
+                            problems.push(ConfigProblem::new(&place, message).help(help));
                         }
                         None => known.push((section, secret.clone())),
                     }
@@ -423,8 +423,8 @@ impl<'s> LayerReader<'s> {
                 }
                 // A token that could not be read was already reported.
                 Err(InvalidToken { .. }) if !is_sound => {}
-                Err(InvalidToken { what, help }) => {
-                    problems.push(ConfigProblem::new(&place, format!("{section} {what}")).help(help));
+                Err(InvalidToken { problem, help }) => {
+                    problems.push(ConfigProblem::new(&place, format!("{section} {problem}")).help(help));
                 }
             }
         }
@@ -439,11 +439,11 @@ impl<'s> LayerReader<'s> {
                 COMMAND_NAMESPACE if !behind.command_tools.is_empty() => "command_tools",
                 _ => continue,
             };
-            let what = format!(
+            let message = format!(
                 "the tools of the server `{0}` would be called as those of `[{section}]`",
                 server.name
             );
-            self.keep(vec![ConfigProblem::new(&server.place, what).help("give the server another name")]);
+            self.keep(vec![ConfigProblem::new(&server.place, message).help("give the server another name")]);
         }
     }
 
@@ -456,7 +456,7 @@ impl<'s> LayerReader<'s> {
         }
         for rule in rules.all() {
             let Some(server) = rule.selector.server() else { continue };
-            let (what, meant) = match behind.tools_of(server) {
+            let (kind, suggestion) = match behind.tools_of(server) {
                 None if namespaces.contains(&server) => continue,
                 None => ("server", nearest(server, namespaces.iter().copied())),
                 // All tools of this namespace are known, so a typo in the name of a tool can be found too.
@@ -465,9 +465,10 @@ impl<'s> LayerReader<'s> {
                     Some(_) | None => continue,
                 },
             };
-            let meant = meant.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
+            let suggestion = suggestion.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
             let at = rule.place.as_ref().map(|place| format!("{}: ", place.written())).unwrap_or_default();
-            self.notes.push(format!("{at}{} is about a {what} that is not configured{meant}", rule.selector));
+            self.notes
+                .push(format!("{at}{} is about a {kind} that is not configured{suggestion}", rule.selector));
         }
     }
 }
@@ -553,9 +554,9 @@ fn join_tools<D: Default, T>(
         match finish(draft, name.clone()) {
             Ok(tool) => drop(tools.insert(name, tool)),
             Err(MissingSetting { .. }) if !is_sound => {}
-            Err(MissingSetting { what, help }) => {
-                let what = format!("`[{section}.{name}]` has no {what}");
-                problems.push(ConfigProblem::new(&place, what).help(help));
+            Err(MissingSetting { setting, help }) => {
+                let message = format!("`[{section}.{name}]` has no {setting}");
+                problems.push(ConfigProblem::new(&place, message).help(help));
             }
         }
     }
@@ -587,12 +588,12 @@ fn rules_that_contradict_themselves(parts: &ConfigParts) -> Vec<ConfigProblem> {
         for one in weaker.chain([rule]).flat_map(|rule| &rule.written) {
             (one.patch)(&mut draft);
         }
-        for (small, large, what) in contradictions(&draft) {
+        for (small, large, message) in contradictions(&draft) {
             let path = |index: usize| policy::settings().get(index).map_or("", |setting| setting.path);
             // The setting of the pair that this rule writes. A rule that writes neither is not at fault.
             let brought = rule.written.iter().rev().find(|one| [small, large].contains(&path(one.setting)));
             if let Some(one) = brought {
-                problems.push(ConfigProblem::new(&one.place, what).help("change one of the two"));
+                problems.push(ConfigProblem::new(&one.place, message).help("change one of the two"));
             }
         }
     }

@@ -94,18 +94,18 @@ pub struct ConfigProblem {
     place: Option<SourceLocation>,
     /// Position of the source among all sources, for sorting.
     layer: usize,
-    what: String,
+    message: String,
     help: Option<String>,
 }
 
 impl ConfigProblem {
-    pub(crate) fn new(place: &SourceLocation, what: impl Into<String>) -> Self {
-        Self { place: Some(place.clone()), layer: 0, what: what.into(), help: None }
+    pub(crate) fn new(place: &SourceLocation, message: impl Into<String>) -> Self {
+        Self { place: Some(place.clone()), layer: 0, message: message.into(), help: None }
     }
 
     /// Returns a problem about something that cannot be shown, such as an unreadable file.
-    pub(crate) fn nowhere(what: impl Into<String>) -> Self {
-        Self { place: None, layer: 0, what: what.into(), help: None }
+    pub(crate) fn nowhere(message: impl Into<String>) -> Self {
+        Self { place: None, layer: 0, message: message.into(), help: None }
     }
 
     pub(crate) fn help(self, help: impl Into<String>) -> Self {
@@ -130,8 +130,8 @@ impl ConfigProblem {
     }
 
     /// Returns the problem in one sentence.
-    pub fn what(&self) -> &str {
-        &self.what
+    pub fn message(&self) -> &str {
+        &self.message
     }
 
     /// Returns advice on what to write instead.
@@ -142,7 +142,7 @@ impl ConfigProblem {
 
 impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "error: {}", self.what)?;
+        writeln!(f, "error: {}", self.message)?;
         let margin = match &self.place {
             Some(SourceLocation::File(source, span)) => write_lines(f, source, span.start, span.end)?,
             Some(place @ (SourceLocation::Variable(_) | SourceLocation::Flag(_))) => {
@@ -179,9 +179,9 @@ fn write_lines(
     let indent = from.column - 1;
     let before: String = line.chars().take(indent).collect();
     if indent < LONGEST_LINE && clean.starts_with(&before) {
-        let meant = source.text.get(start..end).unwrap_or_default().lines().next().unwrap_or_default();
+        let marked = source.text.get(start..end).unwrap_or_default().lines().next().unwrap_or_default();
         let room = shown.chars().count().saturating_sub(indent).max(1);
-        let carets = "^".repeat(meant.chars().count().clamp(1, room));
+        let carets = "^".repeat(marked.chars().count().clamp(1, room));
         writeln!(f, "{bar} {:indent$}{carets}", "")?;
     }
     Ok(margin)
@@ -210,10 +210,10 @@ mod tests {
     #[test]
     fn slips_of_the_pen_are_recognised_and_other_words_are_not() {
         let names = ["attempts", "base", "factor", "cap", "total", "jitter"];
-        for (written, meant) in
+        for (written, expected) in
             [("attemps", "attempts"), ("Attempts", "attempts"), ("atempt", "attempts"), ("facter", "factor")]
         {
-            assert_eq!(nearest(written, names), Some(meant));
+            assert_eq!(nearest(written, names), Some(expected));
         }
         for stranger in ["colour", "x", "retries"] {
             assert_eq!(nearest(stranger, names), None, "{stranger}");

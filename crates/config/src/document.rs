@@ -112,10 +112,10 @@ pub(crate) fn read(root: &ConfigTable, cx: &mut ReadContext<'_>) -> SourceLayer 
                 layer.rules.push(read_rule(selector, table, Some(entry), cx));
             }
             Ok(_) | Err(_) => {
-                let what = format!("{:?} is not a domain", entry.key);
+                let message = format!("{:?} is not a domain", entry.key);
                 cx.refuse(
                     &entry.key_place,
-                    what,
+                    message,
                     "write a host or a server: `[domains.\"api.example.com\"]`",
                 );
             }
@@ -124,7 +124,7 @@ pub(crate) fn read(root: &ConfigTable, cx: &mut ReadContext<'_>) -> SourceLayer 
     for (entry, table) in named(root, "tools", cx) {
         match Selector::of_tools(&entry.key) {
             Ok(selector) => layer.rules.push(read_rule(selector, table, Some(entry), cx)),
-            Err(why) => cx.refuse(&entry.key_place, format!("{:?} names no tools", entry.key), why),
+            Err(reason) => cx.refuse(&entry.key_place, format!("{:?} names no tools", entry.key), reason),
         }
     }
     layer.has_bad_rules = cx.problems.len() > before_rules;
@@ -190,14 +190,18 @@ fn read_named<N, D: 'static>(
 /// Returns the name of a section, if servers, tools and clients can have that name.
 fn section_name<N>(
     entry: &TableEntry,
-    whose: &str,
+    owner: &str,
     cx: &mut ReadContext<'_>,
     of: impl Fn(&str) -> Option<N>,
 ) -> Option<N> {
     let name = Some(entry.key.as_str()).filter(|name| NameKind { extra: "-." }.fits(name)).and_then(of);
     if name.is_none() {
-        let what = format!("{:?} cannot be the name of {whose}", entry.key);
-        cx.refuse(&entry.key_place, what, "use letters, digits, `_`, `-` and `.`, and begin with a letter");
+        let message = format!("{:?} cannot be the name of {owner}", entry.key);
+        cx.refuse(
+            &entry.key_place,
+            message,
+            "use letters, digits, `_`, `-` and `.`, and begin with a letter",
+        );
     }
     name
 }
@@ -210,8 +214,8 @@ fn named<'t>(
 ) -> Vec<(&'t TableEntry, &'t ConfigTable)> {
     let Some(entry) = root.get(section) else { return Vec::new() };
     let Some(table) = entry.node.table() else {
-        let what = format!("`{section}` is a section, not {}", entry.node.describe());
-        cx.refuse(&entry.node.place, what, format!("write `[{section}.\"name\"]` above its settings"));
+        let message = format!("`{section}` is a section, not {}", entry.node.describe());
+        cx.refuse(&entry.node.place, message, format!("write `[{section}.\"name\"]` above its settings"));
         return Vec::new();
     };
     let mut tables = Vec::new();
@@ -219,9 +223,10 @@ fn named<'t>(
         match inner.node.table() {
             Some(table) => tables.push((inner, table)),
             None => {
-                let what = format!("`{section}.{}` is a section, not {}", inner.key, inner.node.describe());
+                let message =
+                    format!("`{section}.{}` is a section, not {}", inner.key, inner.node.describe());
                 let help = format!("write `[{section}.{:?}]` above its settings", inner.key);
-                cx.refuse(&inner.node.place, what, help);
+                cx.refuse(&inner.node.place, message, help);
             }
         }
     }
@@ -278,9 +283,11 @@ pub(crate) fn of_environment(environment: &BTreeMap<String, String>, notes: &mut
             table.insert(&path, node);
         } else if let Some(own) = name.strip_prefix(OURS).filter(|_| !is_no_setting(name)) {
             let known = known.iter().filter_map(|(variable, _)| variable.strip_prefix(OURS));
-            let meant = nearest(own, known).map(|name| format!("; did you mean {OURS}{name}?"));
-            let meant = meant.unwrap_or_default();
-            notes.push(format!("the variable {name} is not a setting of Steadfast and has no effect{meant}"));
+            let suggestion = nearest(own, known).map(|name| format!("; did you mean {OURS}{name}?"));
+            let suggestion = suggestion.unwrap_or_default();
+            notes.push(format!(
+                "the variable {name} is not a setting of Steadfast and has no effect{suggestion}"
+            ));
         }
     }
     table
@@ -322,10 +329,10 @@ pub(crate) fn variables() -> Vec<(String, &'static str)> {
     let global = global::settings().iter().filter(|setting| setting.is_scalar());
     let policy =
         policy::settings().iter().filter(|one| one.is_scalar() && one.scope == SettingScope::Anywhere);
-    let ours =
+    let native =
         global.map(|one| (one.variable(), one.path)).chain(policy.map(|one| (one.variable(), one.path)));
     let foreign = FOREIGN_VARIABLES.iter().map(|(name, path, _)| ((*name).to_owned(), *path));
-    foreign.chain(ours).collect()
+    foreign.chain(native).collect()
 }
 
 /// Returns a setting from the command line as a tree with its place.

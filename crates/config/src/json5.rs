@@ -16,24 +16,24 @@ pub(crate) const MOST_DEPTH: usize = 64;
 /// Error of a text that is not JSON5, with its position.
 pub(crate) struct Json5Error {
     pub(crate) at: Range<usize>,
-    pub(crate) what: String,
+    pub(crate) message: String,
 }
 
 /// Parses a text.
 pub(crate) fn parse(text: &str) -> Result<ast::Value<'_>, Json5Error> {
     // Everything of JSON5 is allowed. A missing comma is not part of JSON5 and is usually a mistake.
     let options = ParseOptions { allow_missing_commas: false, ..ParseOptions::default() };
-    let wrong = |start: usize, end: usize, what: String| {
+    let wrong = |start: usize, end: usize, message: String| {
         let end = text.len().min(end.max(start + 1));
-        Json5Error { at: start.min(end)..end, what }
+        Json5Error { at: start.min(end)..end, message }
     };
     match jsonc_parser::parse_to_ast(text, &CollectOptions::default(), &options) {
         Ok(parsed) => parsed.value.ok_or_else(|| wrong(0, 1, "there is nothing in it".to_owned())),
         Err(error) => {
-            let what = error.kind().to_string();
-            let what =
-                what.chars().take(1).flat_map(char::to_lowercase).chain(what.chars().skip(1)).collect();
-            Err(wrong(error.range().start, error.range().end, what))
+            let message = error.kind().to_string();
+            let message =
+                message.chars().take(1).flat_map(char::to_lowercase).chain(message.chars().skip(1)).collect();
+            Err(wrong(error.range().start, error.range().end, message))
         }
     }
 }
@@ -69,9 +69,9 @@ pub fn plain_json(text: &str) -> Result<Cow<'_, str>, String> {
         plain.value(&root, MOST_DEPTH)?;
         Ok(plain.json)
     });
-    written.map(Cow::Owned).map_err(|Json5Error { at, what }| {
+    written.map(Cow::Owned).map_err(|Json5Error { at, message }| {
         let place = SourceText::new("", text).position(at.start);
-        format!("line {}, column {}: this is not JSON5: {what}", place.line, place.column)
+        format!("line {}, column {}: this is not JSON5: {message}", place.line, place.column)
     })
 }
 
@@ -88,7 +88,7 @@ struct PlainJsonWriter<'t> {
 impl PlainJsonWriter<'_> {
     fn value(&mut self, value: &ast::Value<'_>, depth: usize) -> Result<(), Json5Error> {
         let (start, end) = (value.range().start, value.range().end);
-        let wrong = |what: &str| Json5Error { at: start..end, what: what.to_owned() };
+        let wrong = |message: &str| Json5Error { at: start..end, message: message.to_owned() };
         let within = depth.checked_sub(1).ok_or_else(|| wrong("it is nested too deeply"))?;
         match value {
             ast::Value::StringLit(text) => self.write(start, &json!(text.value).to_string()),
@@ -178,8 +178,8 @@ mod tests {
             ("", "line 1, column 1: "),
             ("{a: Infinity}", "line 1, column 5: "),
         ] {
-            let why = plain_json(text).unwrap_err();
-            assert!(why.starts_with(place), "{text}: {why}");
+            let error = plain_json(text).unwrap_err();
+            assert!(error.starts_with(place), "{text}: {error}");
         }
         assert!(plain_json(&format!("{}// deep", "[".repeat(10_000))).is_err());
     }

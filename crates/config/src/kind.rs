@@ -91,7 +91,7 @@ impl<T: Clone + PartialEq + Send + Sync> SettingKind<T> for WordKind<T> {
         if found.is_none() {
             let names = self.0.iter().map(|(name, _)| *name);
             let help = match word.and_then(|word| nearest(word, names)) {
-                Some(meant) => format!("did you mean {meant:?}?"),
+                Some(suggestion) => format!("did you mean {suggestion:?}?"),
                 None if self.are_many() => self.takes(),
                 None => format!("write for example {}", cx.with(format!("{:?}", self.first()))),
             };
@@ -186,8 +186,8 @@ impl<T: Send + Sync, K: SettingKind<T>> SettingKind<Arc<[T]>> for ListKind<K> {
         };
         if items.len() < self.least || items.len() > self.most {
             let takes = format!("{} to {} items", self.least, self.most);
-            let what = format!("`{}` takes {takes}, not {}", cx.name, items.len());
-            cx.refuse(&node.place, what, "shorten or fill the list");
+            let message = format!("`{}` takes {takes}, not {}", cx.name, items.len());
+            cx.refuse(&node.place, message, "shorten or fill the list");
             return None;
         }
         let count = items.len();

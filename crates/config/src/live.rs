@@ -20,7 +20,7 @@ use crate::switch::Switches;
 pub struct LiveConfig {
     current: ArcSwap<Config>,
     sources: Sources,
-    seen: Mutex<FileSnapshot>,
+    snapshot: Mutex<FileSnapshot>,
 }
 
 struct FileSnapshot {
@@ -67,8 +67,8 @@ impl LiveConfig {
     pub fn start(sources: Sources) -> Result<Self, ConfigErrors> {
         let running = sources.read();
         let config = Config::of(&sources, &running)?;
-        let seen = Mutex::new(FileSnapshot { running, refused: None, changing: None });
-        Ok(Self { current: ArcSwap::from_pointee(config), sources, seen })
+        let snapshot = Mutex::new(FileSnapshot { running, refused: None, changing: None });
+        Ok(Self { current: ArcSwap::from_pointee(config), sources, snapshot })
     }
 
     /// Returns a snapshot of the current configuration. The snapshot does not change.
@@ -79,28 +79,28 @@ impl LiveConfig {
     /// Checks the files and applies changes at once.
     pub fn check_now(&self) -> Reload {
         let found = self.sources.read();
-        let mut seen = self.seen.lock();
-        seen.changing = None;
-        self.judge(&mut seen, found)
+        let mut snapshot = self.snapshot.lock();
+        snapshot.changing = None;
+        self.judge(&mut snapshot, found)
     }
 
     /// Checks the files and applies a change when the next check finds the same contents, because an editor may still
     /// be writing. Meant for a task that checks about every second.
     pub fn poll(&self) -> Reload {
         let found = self.sources.read();
-        let mut seen = self.seen.lock();
-        if seen.know(&found) || seen.changing.as_ref() == Some(&found) {
-            seen.changing = None;
-            return self.judge(&mut seen, found);
+        let mut snapshot = self.snapshot.lock();
+        if snapshot.know(&found) || snapshot.changing.as_ref() == Some(&found) {
+            snapshot.changing = None;
+            return self.judge(&mut snapshot, found);
         }
-        seen.changing = Some(found);
+        snapshot.changing = Some(found);
         Reload::Unchanged
     }
 
     /// Changes switches from their current state to the returned one. Reloads of files do not reset them.
     pub fn switch(&self, turn: impl FnOnce(Switches) -> Switches) -> SwitchChange {
         // Under the lock, so that neither a reload nor another change at the same moment restores the old switches.
-        let _seen = self.seen.lock();
+        let _snapshot = self.snapshot.lock();
         let current = self.current.load();
         let before = current.switches();
         let after = turn(before);
@@ -108,32 +108,32 @@ impl LiveConfig {
         SwitchChange { before, after }
     }
 
-    fn judge(&self, seen: &mut FileSnapshot, found: Vec<FileContents>) -> Reload {
-        if seen.know(&found) {
+    fn judge(&self, snapshot: &mut FileSnapshot, found: Vec<FileContents>) -> Reload {
+        if snapshot.know(&found) {
             return Reload::Unchanged;
         }
-        let gone =
-            seen.running.iter().zip(&found).zip(&self.sources.files).find_map(|((before, now), file)| {
+        let removed_file =
+            snapshot.running.iter().zip(&found).zip(&self.sources.files).find_map(|((before, now), file)| {
                 let vanished = *before != FileContents::Missing && *now == FileContents::Missing;
                 vanished.then(|| {
                     ConfigProblem::nowhere(format!("{} is gone", file.path.display()))
                         .help("put it back, or restart without it; an empty file takes its settings away")
                 })
             });
-        let loaded = match gone.and_then(|problem| ConfigErrors::of(vec![problem], BTreeSet::new())) {
+        let loaded = match removed_file.and_then(|problem| ConfigErrors::of(vec![problem], BTreeSet::new())) {
             Some(errors) => Err(errors),
             None => Config::of(&self.sources, &found),
         };
         match loaded {
             Ok(config) => {
-                (seen.running, seen.refused) = (found, None);
+                (snapshot.running, snapshot.refused) = (found, None);
                 let running = self.current.load();
                 let changed = differences(&running, &config);
                 self.current.store(Arc::new(config.with_switches(running.switches())));
                 Reload::Replaced { changed }
             }
             Err(errors) => {
-                seen.refused = Some(found);
+                snapshot.refused = Some(found);
                 Reload::Kept(errors)
             }
         }

@@ -60,7 +60,7 @@ impl ConfigNode {
             RawNode::Integer(number) => format!("the number {number}"),
             RawNode::Float(number) => format!("the number {number}"),
             RawNode::String(text) | RawNode::Loose(text) => format!("{:?}", shortened(text)),
-            RawNode::Foreign(what) => (*what).to_owned(),
+            RawNode::Foreign(kind) => (*kind).to_owned(),
             RawNode::Array(_) => "a list".to_owned(),
             RawNode::Table(_) => "a table".to_owned(),
         }
@@ -152,8 +152,8 @@ pub(crate) fn read_toml(source: &Arc<SourceText>) -> (ConfigTable, Vec<ConfigPro
         .into_iter()
         .map(|error| {
             let span = error.span().unwrap_or_default();
-            let what = format!("this is not TOML: {}", error.message());
-            ConfigProblem::new(&SourceLocation::File(source.clone(), span), what)
+            let message = format!("this is not TOML: {}", error.message());
+            ConfigProblem::new(&SourceLocation::File(source.clone(), span), message)
                 .help("a setting is written as `name = value`, a text in quotes, a section as `[name]`")
         })
         .collect();
@@ -201,10 +201,10 @@ pub(crate) fn read_json(source: &Arc<SourceText>) -> Result<ConfigNode, ConfigPr
 fn read_json5(source: &Arc<SourceText>) -> Result<ConfigNode, ConfigProblem> {
     match json5::parse(&source.text) {
         Ok(root) => json5_node(source, &root, MOST_DEPTH),
-        Err(Json5Error { at, what }) => {
+        Err(Json5Error { at, message }) => {
             let help = "names and texts are separated by `:`, entries by `,`; comments and a comma at the end are fine";
             let place = SourceLocation::File(source.clone(), at);
-            Err(ConfigProblem::new(&place, format!("this is not JSON5: {what}")).help(help))
+            Err(ConfigProblem::new(&place, format!("this is not JSON5: {message}")).help(help))
         }
     }
 }
@@ -233,8 +233,8 @@ fn json5_node(
             for member in &object.properties {
                 let key = member.name.as_str().to_owned();
                 if entries.iter().any(|entry| entry.key == key) {
-                    let what = format!("`{}` is there twice", shortened(&key));
-                    return Err(ConfigProblem::new(&at(member.range), what).help("leave one of them out"));
+                    let message = format!("`{}` is there twice", shortened(&key));
+                    return Err(ConfigProblem::new(&at(member.range), message).help("leave one of them out"));
                 }
                 let node = json5_node(source, &member.value, within)?;
                 entries.push(TableEntry { key, key_place: node.place.clone(), node });

@@ -33,18 +33,18 @@ pub(crate) enum SourceFormat {
 impl ReadContext<'_> {
     /// Reports a value that the setting does not take.
     pub(crate) fn wrong(&mut self, node: &ConfigNode, takes: &str, help: impl Into<String>) {
-        let what = format!("`{}` takes {takes}, not {}", self.name, node.describe());
-        self.problems.push(ConfigProblem::new(&node.place, what).help(help));
+        let message = format!("`{}` takes {takes}, not {}", self.name, node.describe());
+        self.problems.push(ConfigProblem::new(&node.place, message).help(help));
     }
 
     /// Reports any other problem with a value.
     pub(crate) fn refuse(
         &mut self,
         place: &SourceLocation,
-        what: impl Into<String>,
+        message: impl Into<String>,
         help: impl Into<String>,
     ) {
-        self.problems.push(ConfigProblem::new(place, what).help(help));
+        self.problems.push(ConfigProblem::new(place, message).help(help));
     }
 
     /// Returns this value as it would be written.

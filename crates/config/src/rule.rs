@@ -234,14 +234,14 @@ mod tests {
         let call = tool("bank", "get_all");
         let found: Vec<String> =
             rules.matching(&call, ToolClass::Unknown, domain).map(|rule| rule.selector.to_string()).collect();
-        let mut wanted = vec![
+        let mut expected = vec![
             "the top level".to_owned(),
             "[classes.unknown]".to_owned(),
             "[tools.\"bank/*\"]".to_owned(),
             "[domains.\"bank\"]".to_owned(),
         ];
-        wanted.extend(weak_to_strong.iter().map(|text| format!("[tools.\"{text}\"]")));
-        assert_eq!(found, wanted);
+        expected.extend(weak_to_strong.iter().map(|text| format!("[tools.\"{text}\"]")));
+        assert_eq!(found, expected);
     }
 
     #[test]

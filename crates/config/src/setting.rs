@@ -231,11 +231,11 @@ fn read_section<D: 'static>(
 ) {
     let key = &section.key;
     let Some(table) = section.node.table() else {
-        let what = format!("`{key}` is a section, not {}", section.node.describe());
+        let message = format!("`{key}` is a section, not {}", section.node.describe());
         let name = names_below(settings, key).next().unwrap_or_default();
         cx.refuse(
             &section.node.place,
-            what,
+            message,
             format!("write `{key}.{name} = …`, or `[{key}]` above `{name} = …`"),
         );
         return;
@@ -265,9 +265,9 @@ fn read_entry<D: 'static>(
     cx.name = path.to_owned();
     if !allows(setting) {
         let word = if title.starts_with('[') { "in" } else { "at" };
-        let what = format!("`{path}` cannot stand {word} {title}");
+        let message = format!("`{path}` cannot stand {word} {title}");
         let help = "it is a promise about particular tools: write it in `[tools.\"server/tool\"]`";
-        cx.refuse(&entry.key_place, what, help);
+        cx.refuse(&entry.key_place, message, help);
         return;
     }
     if let Some(patch) = setting.read(&entry.node, cx) {
@@ -312,10 +312,10 @@ fn say_contradictions<D>(
         let excludes = settings.get(one.setting).map_or(&[][..], |setting| setting.excludes);
         if let Some(other) = written.iter().find(|other| excludes.contains(&path(other))) {
             let (this, that) = (path(one), path(other));
-            let what = format!("`{this}` and `{that}` are both in {title}");
+            let message = format!("`{this}` and `{that}` are both in {title}");
             cx.refuse(
                 &one.place,
-                what,
+                message,
                 format!("keep one of them; `{that}` is at {}", other.place.written()),
             );
         }

@@ -146,8 +146,8 @@ impl FileContents {
                 Err(ConfigProblem::nowhere(format!("{name} does not exist"))
                     .help("check the path; a file is only needed where one is named"))
             }
-            (Self::Unreadable(why), _) => {
-                Err(ConfigProblem::nowhere(format!("{name} cannot be read: {why}"))
+            (Self::Unreadable(reason), _) => {
+                Err(ConfigProblem::nowhere(format!("{name} cannot be read: {reason}"))
                     .help("check that it is a file and that this user may read it"))
             }
             (Self::Text(bytes), _) => match std::str::from_utf8(bytes) {

@@ -106,10 +106,11 @@ pub(crate) fn from_environment(
             (None, "shadow") if is_mode => switches.breaker = EnforcementMode::Shadow,
             (None, "enforce") if is_mode => {}
             (None, _) => {
-                let what = format!("{} takes on or off, not {:?}", variable.name, shortened(text));
+                let message = format!("{} takes on or off, not {:?}", variable.name, shortened(text));
                 let help = "false, 0, off and no are equal, and so are true, 1, on and yes";
                 problems.push(
-                    ConfigProblem::new(&SourceLocation::Variable(Arc::from(variable.name)), what).help(help),
+                    ConfigProblem::new(&SourceLocation::Variable(Arc::from(variable.name)), message)
+                        .help(help),
                 );
             }
         }

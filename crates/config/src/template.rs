@@ -175,7 +175,7 @@ impl SettingKind<Option<UrlTemplate>> for Template {
             Err(bad) => bad,
         };
         let name = cx.name.clone();
-        let (what, help) = match bad {
+        let (message, help) = match bad {
             BadTemplate::NotHttp => {
                 let help = format!("write for example {}", cx.with("\"https://api.example.com/search\""));
                 cx.wrong(node, "a URL that begins with http:// or https://", help);
@@ -213,7 +213,7 @@ impl SettingKind<Option<UrlTemplate>> for Template {
                 "use letters, digits, `_`, `-` and `.`, and begin with a letter; or `%7B` and `%7D` for the signs",
             ),
         };
-        cx.refuse(&node.place, what, help);
+        cx.refuse(&node.place, message, help);
         None
     }
 
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn invalid_templates_are_refused_with_a_reason() {
-        for (url, why) in [
+        for (url, expected) in [
             ("ftp://a/", BadTemplate::NotHttp),
             ("api.example.com/x", BadTemplate::NotHttp),
             ("https:///x", BadTemplate::NotHttp),
@@ -298,7 +298,7 @@ mod tests {
             ("https://a/{1}", BadTemplate::Name("1".to_owned())),
             ("https://a/{x/y}", BadTemplate::Name("x/y".to_owned())),
         ] {
-            assert_eq!(UrlTemplate::parse(url).unwrap_err(), why, "{url}");
+            assert_eq!(UrlTemplate::parse(url).unwrap_err(), expected, "{url}");
         }
     }
 

@@ -44,13 +44,14 @@ pub(crate) struct TokenDraft {
 
 /// Reason for which a draft is not a valid token, with advice.
 pub(crate) struct InvalidToken {
-    pub(crate) what: &'static str,
+    pub(crate) problem: &'static str,
     pub(crate) help: &'static str,
 }
 
 impl TokenDraft {
     pub(crate) fn finish(self, name: ActorId) -> Result<Token, InvalidToken> {
-        let missing = InvalidToken { what: "has no token", help: "add `token = \"${NAME_OF_A_VARIABLE}\"`" };
+        let missing =
+            InvalidToken { problem: "has no token", help: "add `token = \"${NAME_OF_A_VARIABLE}\"`" };
         let secret = self.secret.ok_or(missing)?;
         let role = match (self.is_viewer, self.tenant) {
             (false, tenant) => TokenRole::Client { tenant },
@@ -58,7 +59,7 @@ impl TokenDraft {
             // The views are not separated by tenant.
             (true, Some(_)) => {
                 return Err(InvalidToken {
-                    what: "is a viewer of one tenant, and viewers see everything",
+                    problem: "is a viewer of one tenant, and viewers see everything",
                     help: "leave `tenant` out, or write `role = \"client\"`",
                 });
             }

@@ -77,18 +77,18 @@ pub(crate) struct CommandDraft {
 
 /// A required setting that is missing, and an example of it.
 pub(crate) struct MissingSetting {
-    pub(crate) what: &'static str,
+    pub(crate) setting: &'static str,
     pub(crate) help: &'static str,
 }
 
 impl HttpDraft {
     pub(crate) fn finish(self, name: ToolName) -> Result<HttpToolSettings, MissingSetting> {
         let Self { method, url, headers } = self;
-        let url = url.ok_or(MissingSetting { what: "URL", help: "add `url = \"https://…\"`" })?;
+        let url = url.ok_or(MissingSetting { setting: "URL", help: "add `url = \"https://…\"`" })?;
         // The method is required: it is not guessed whether a request changes something.
         let help =
             "add `method = \"POST\"` to send the parameters as a body, or \"GET\" to send them as the query";
-        let method = method.ok_or(MissingSetting { what: "method", help })?;
+        let method = method.ok_or(MissingSetting { setting: "method", help })?;
         Ok(HttpToolSettings { name, method, url, headers })
     }
 }
@@ -98,7 +98,7 @@ impl CommandDraft {
         let Self { command, env, cwd } = self;
         if command.is_empty() {
             return Err(MissingSetting {
-                what: "command",
+                setting: "command",
                 help: "add `command = [\"program\", \"argument\"]`",
             });
         }
@@ -192,7 +192,7 @@ impl SettingKind<SecretMap> for HeaderMapKind {
     fn read(&self, node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<SecretMap> {
         let map = self.0.read(node, cx)?;
         let before = cx.problems.len();
-        let mut seen = BTreeSet::new();
+        let mut known = BTreeSet::new();
         for entry in node.table().into_iter().flat_map(|table| &table.0) {
             let (name, lower) = (entry.key.as_str(), entry.key.to_ascii_lowercase());
             // The values are secrets, so the message describes the problem without the value.
@@ -201,15 +201,15 @@ impl SettingKind<SecretMap> for HeaderMapKind {
                 Some(("is not a valid header name", "use letters, digits and `-`"))
             } else if OURS.contains(&lower.as_str()) {
                 Some(("is a header that Steadfast sets on every request", "leave it out"))
-            } else if !seen.insert(lower) {
+            } else if !known.insert(lower) {
                 Some(("is there twice: names of headers do not differ by case", "keep one of them"))
             } else if value.chars().any(|c| (c.is_control() && c != '\t') || !c.is_ascii()) {
                 Some(("has a value that no header can have", "use printable ASCII characters in one line"))
             } else {
                 None
             };
-            if let Some((what, help)) = refused {
-                cx.refuse(&entry.key_place, format!("`{}.{name}` {what}", cx.name), help);
+            if let Some((problem, help)) = refused {
+                cx.refuse(&entry.key_place, format!("`{}.{name}` {problem}", cx.name), help);
             }
         }
         (cx.problems.len() == before).then_some(map)

@@ -65,8 +65,8 @@ fn a_changed_file_is_applied_and_old_snapshots_do_not_change() {
     assert_eq!(word(&followed.live.check_now()), "replaced");
     assert_eq!(followed.timeout(), 2);
     let tool = ToolRef { namespace: Namespace::new("a").unwrap(), tool: ToolName::new("b").unwrap() };
-    let held = old.resolve_at(&tool, AnnotationHints::default(), None);
-    assert_eq!(held.policy.time.attempt, Duration::from_secs(1));
+    let resolved = old.resolve_at(&tool, AnnotationHints::default(), None);
+    assert_eq!(resolved.policy.time.attempt, Duration::from_secs(1));
 }
 
 #[test]

@@ -35,19 +35,22 @@ fn rp_17_the_variables_of_jaato_set_the_default_rule_and_turn_trust_off() {
         policy(&off, &tool("a", "b")).modes,
         MechanismModes { trust: EnforcementMode::Off, ..MechanismModes::all(EnforcementMode::Enforce) }
     );
-    let ours = with(&[
+    let overridden = with(&[
         ("JAATO_RELIABILITY_THRESHOLD", "5"),
         ("STEADFAST_TRUST_COUNT", "none"),
         ("STEADFAST_X", "1"),
     ])
     .unwrap();
-    assert_eq!(policy(&ours, &tool("a", "b")).trust.count, None);
-    assert_eq!(ours.notes(), ["the variable STEADFAST_X is not a setting of Steadfast and has no effect"]);
-    let said = with(&[("JAATO_RELIABILITY_THRESHOLD", "many"), ("TOOL_RELIABILITY_ENABLED", "perhaps")])
+    assert_eq!(policy(&overridden, &tool("a", "b")).trust.count, None);
+    assert_eq!(
+        overridden.notes(),
+        ["the variable STEADFAST_X is not a setting of Steadfast and has no effect"]
+    );
+    let error = with(&[("JAATO_RELIABILITY_THRESHOLD", "many"), ("TOOL_RELIABILITY_ENABLED", "perhaps")])
         .err()
         .unwrap();
     assert_eq!(
-        said.to_string(),
+        error.to_string(),
         "error: `trust.count` takes a whole number from 1 to 1000000, not \"many\"\n  \
          --> $JAATO_RELIABILITY_THRESHOLD\n  = write for example `1`\n\n\
          error: TOOL_RELIABILITY_ENABLED takes on or off, not \"perhaps\"\n  \
@@ -174,27 +177,27 @@ fn rp_5_the_three_examples_behave_as_they_are_called_when_they_come_from_a_file(
     assert_eq!(state(&rate, &[ok, broken].repeat(3), 0), TrustState::Escalated);
 
     // The same three in the format of jaato's plugin.
-    let theirs = |rule: &str| {
+    let imported = |rule: &str| {
         let text = format!("{{\"default_rule\": {rule}}}");
         let sources = Sources { files: files("rp_5", &[("reliability.json", &text)]), ..Sources::default() };
         policy(&Config::load(&sources).unwrap(), &tool("a", "b")).trust.clone()
     };
     assert_eq!(
-        theirs(
+        imported(
             r#"{"count_threshold": 2, "window_seconds": 1800, "severity_filter": ["server_error", "crash"],
             "escalation_duration_seconds": 3600, "cooldown_seconds": 1800, "success_count_to_recover": 5}"#
         ),
         conservative
     );
     assert_eq!(
-        theirs(
+        imported(
             r#"{"count_threshold": 5, "window_seconds": 3600, "severity_filter": ["crash", "security"],
             "escalation_duration_seconds": 900, "cooldown_seconds": 600, "success_count_to_recover": 2}"#
         ),
         lenient
     );
     assert_eq!(
-        theirs(
+        imported(
             r#"{"rate_threshold": 0.5, "window_seconds": 600, "escalation_duration_seconds": 1200,
             "success_count_to_recover": 3}"#
         ),

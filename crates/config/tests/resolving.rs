@@ -177,7 +177,7 @@ fn a_more_specific_rule_goes_before_a_stronger_source_and_a_stronger_source_befo
     let config = Config::load(&sources).unwrap();
     let api = domain("api.example.com");
     let destructive = AnnotationHints { destructive: Some(true), ..AnnotationHints::default() };
-    for (server, name, annotations, domain, wanted, rule) in [
+    for (server, name, annotations, domain, expected, rule) in [
         ("bank", "pay", AnnotationHints::default(), Some(&api), 7, "user.toml:5:9, [tools.\"bank/pay\"]"),
         (
             "bank",
@@ -192,7 +192,7 @@ fn a_more_specific_rule_goes_before_a_stronger_source_and_a_stronger_source_befo
         ("web", "get", AnnotationHints::default(), None, 3, "--timeout, the top level"),
     ] {
         let ResolvedPolicy { policy, origins } = config.resolve_at(&tool(server, name), annotations, domain);
-        assert_eq!(policy.time.attempt, seconds(wanted));
+        assert_eq!(policy.time.attempt, seconds(expected));
         let origin = origins.of("timeout").unwrap().to_string();
         assert!(origin.ends_with(rule), "{origin} is not {rule}");
         assert_eq!(policy.retry.attempts.get(), 8);
@@ -210,12 +210,13 @@ fn a_more_specific_rule_goes_before_a_stronger_source_and_a_stronger_source_befo
 #[test]
 fn explain_shows_the_origin_of_each_setting() {
     let config = sample("valid/issue.toml");
-    let said = config.explain(&tool("bank", "pay"), AnnotationHints::default(), None).to_string();
+    let explanation = config.explain(&tool("bank", "pay"), AnnotationHints::default(), None).to_string();
     let line = |name: &str| {
-        let line = said.lines().find(|line| line.trim_start().starts_with(&format!("{name} "))).unwrap();
+        let line =
+            explanation.lines().find(|line| line.trim_start().starts_with(&format!("{name} "))).unwrap();
         line.split_whitespace().collect::<Vec<_>>().join(" ")
     };
-    assert!(said.starts_with("bank/pay\n"));
+    assert!(explanation.starts_with("bank/pay\n"));
     assert_eq!(line("timeout"), "timeout \"20s\" tests/samples/valid/issue.toml:10:1, [tools.\"bank/pay\"]");
     assert_eq!(
         line("retry.attempts"),
@@ -250,7 +251,7 @@ fn the_class_comes_from_the_configuration_or_from_trusted_annotations() {
     let destroys = AnnotationHints { destructive: Some(true), ..none };
     let spelled_out =
         AnnotationHints { read_only: Some(true), destructive: Some(true), idempotent: Some(false) };
-    for (server, annotations, wanted) in [
+    for (server, annotations, expected) in [
         ("near", none, ToolClass::Unknown),
         ("near", reads, ToolClass::ReadOnly),
         ("near", spelled_out, ToolClass::ReadOnly),
@@ -262,7 +263,7 @@ fn the_class_comes_from_the_configuration_or_from_trusted_annotations() {
         ("far", destroys, ToolClass::Mutating),
         ("host", reads, ToolClass::ReadOnly),
     ] {
-        assert_eq!(class(server, "tool", annotations), wanted, "{server} {annotations:?}");
+        assert_eq!(class(server, "tool", annotations), expected, "{server} {annotations:?}");
     }
     assert_eq!(class("far", "known", destroys), ToolClass::ReadOnly);
     assert_eq!(class("near", "known", reads), ToolClass::Mutating);
@@ -390,8 +391,8 @@ fn a_missing_file_matters_only_where_one_was_named() {
         Config::load(&Sources { files: vec![file], ..Sources::default() })
     };
     assert!(with(FileRequirement::IfThere).is_ok());
-    let said = with(FileRequirement::Always).err().unwrap().to_string();
-    assert!(said.contains("nowhere.toml does not exist\n  = check the path"), "{said}");
+    let message = with(FileRequirement::Always).err().unwrap().to_string();
+    assert!(message.contains("nowhere.toml does not exist\n  = check the path"), "{message}");
 }
 
 #[test]
@@ -474,8 +475,8 @@ fn sf_6_tools_without_a_server_show_no_secrets() {
         Config::load(&Sources { files, environment: environment(&[("S", secret)]), ..Sources::default() })
     };
     let config = load("hunter2hunter2", text).unwrap();
-    let said = format!("{:?} {:?}", config.http_tools(), config.command_tools());
-    assert!(!said.contains("hunter2"), "{said}");
+    let debug_text = format!("{:?} {:?}", config.http_tools(), config.command_tools());
+    assert!(!debug_text.contains("hunter2"), "{debug_text}");
     // The same if the value of the variable breaks the syntax around it.
     for secret in ["hunter2{hunter2", "hunter2{hunter2/}", "hunter2}", "hunter2 hunter2", "hunter2#x"] {
         let Err(errors) = load(secret, text) else { panic!("{secret} was accepted") };
@@ -491,8 +492,8 @@ fn sf_6_tools_without_a_server_show_no_secrets() {
 fn sf_6_explanations_and_errors_show_no_secrets() {
     let text = "[store]\nkind = \"redis\"\nurl = \"redis://me:hunter2hunter2@h:1/0\"\n[servers.a]\nurl = \"https://x.example.com/\"\nheaders = { Authorization = \"Bearer hunter2hunter2\" }\n";
     let config = load("secrets", text);
-    let said = format!("{:?} {:?} {:?}", config.shown(), config.global(), config.servers());
-    assert!(!said.contains("hunter2"), "{said}");
+    let debug_text = format!("{:?} {:?} {:?}", config.shown(), config.global(), config.servers());
+    assert!(!debug_text.contains("hunter2"), "{debug_text}");
 }
 
 #[test]

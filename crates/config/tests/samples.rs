@@ -27,20 +27,20 @@ fn samples(folder: &str) -> Vec<PathBuf> {
     paths
 }
 
-fn compare(path: &Path, said: &str) {
+fn compare(path: &Path, actual: &str) {
     let expected = path.with_extension("said");
     if env::var_os("UPDATE_SAMPLES").is_some() {
-        fs::write(&expected, said).unwrap();
+        fs::write(&expected, actual).unwrap();
     }
-    assert_eq!(fs::read_to_string(&expected).unwrap_or_default(), said, "{}", path.display());
+    assert_eq!(fs::read_to_string(&expected).unwrap_or_default(), actual, "{}", path.display());
 }
 
 #[test]
 fn every_error_is_reported_with_its_line_and_advice() {
     for path in samples("invalid") {
-        let Err(said) = load(&path) else { panic!("{} was accepted", path.display()) };
-        compare(&path, &said);
-        for error in said.split("error: ").skip(1) {
+        let Err(errors) = load(&path) else { panic!("{} was accepted", path.display()) };
+        compare(&path, &errors);
+        for error in errors.split("error: ").skip(1) {
             assert!(error.contains("\n    = ") || error.contains("\n   = "), "no advice: {error}");
             assert!(error.contains('^'), "no caret: {error}");
         }
@@ -49,18 +49,18 @@ fn every_error_is_reported_with_its_line_and_advice() {
 
 #[test]
 fn ten_errors_of_a_file_are_reported_at_once() {
-    let Err(said) = load(Path::new("tests/samples/invalid/ten-mistakes.toml")) else { panic!("accepted") };
-    assert!(said.ends_with("10 mistakes in the configuration\n"), "{said}");
+    let Err(errors) = load(Path::new("tests/samples/invalid/ten-mistakes.toml")) else { panic!("accepted") };
+    assert!(errors.ends_with("10 mistakes in the configuration\n"), "{errors}");
     for number in 1..=10 {
-        assert!(said.contains(&format!(" # {number} ")), "mistake {number} is not shown:\n{said}");
+        assert!(errors.contains(&format!(" # {number} ")), "mistake {number} is not shown:\n{errors}");
     }
 }
 
 #[test]
 fn valid_samples_are_accepted() {
     for path in samples("valid") {
-        if let Err(said) = load(&path) {
-            panic!("{}:\n{said}", path.display());
+        if let Err(errors) = load(&path) {
+            panic!("{}:\n{errors}", path.display());
         }
     }
 }
@@ -68,13 +68,13 @@ fn valid_samples_are_accepted() {
 #[test]
 fn rp_17_imports_of_foreign_files_are_reported() {
     for path in samples("imported") {
-        let said = match load(&path) {
+        let actual = match load(&path) {
             Ok(config) => config.notes().iter().fold(String::new(), |mut text, note| {
                 let _ = writeln!(text, "{note}");
                 text
             }),
-            Err(said) => said,
+            Err(actual) => actual,
         };
-        compare(&path, &said);
+        compare(&path, &actual);
     }
 }

@@ -353,15 +353,15 @@ impl ApprovalLedger {
     pub const MOST_SHOWN: usize = 4096;
 
     /// Returns an unspent grant that lets this call run. A grant that is not used up goes before one that is.
-    pub fn grant_for(&self, wanted: ApprovalSubject<'_>, now: Timestamp) -> Option<GrantId> {
-        let fitting = self.grants.iter().filter(|(_, grant)| grant.fits(wanted, now));
+    pub fn grant_for(&self, subject: ApprovalSubject<'_>, now: Timestamp) -> Option<GrantId> {
+        let fitting = self.grants.iter().filter(|(_, grant)| grant.fits(subject, now));
         fitting.min_by_key(|(id, grant)| (grant.is_used_up_by_a_call(), **id)).map(|(id, _)| *id)
     }
 
     /// Records a request for approval. Equal calls share one request.
     pub fn ask(
         &mut self,
-        wanted: ApprovalSubject<'_>,
+        subject: ApprovalSubject<'_>,
         prompt: &Escalation,
         shown: Option<&str>,
         policy: &ApprovalPolicy,
@@ -369,23 +369,23 @@ impl ApprovalLedger {
     ) -> ParkResult {
         let expires = now + policy.parked;
         let mut open = self.parked.iter_mut().filter(|(_, parked)| now < parked.expires);
-        if let Some((id, parked)) = open.find(|(_, parked)| parked.is_for(wanted)) {
+        if let Some((id, parked)) = open.find(|(_, parked)| parked.is_for(subject)) {
             parked.askers = parked.askers.saturating_add(1);
             parked.last_asked = now;
             parked.expires = expires;
             // The tool may have been blocked, or reset, since the first request.
-            parked.blocked = wanted.blocked;
+            parked.blocked = subject.blocked;
             parked.prompt = prompt.clone();
             return ParkResult { id: *id, dropped: None };
         }
         let dropped = (self.parked.len() >= Self::MOST_PARKED).then(|| self.parked.pop_first()).flatten();
         let id = ParkedRequestId(self.number());
         let parked = ParkedRequest {
-            tool: wanted.tool.clone(),
-            arguments: wanted.arguments,
-            signature: wanted.signature.clone(),
-            session: wanted.session.cloned(),
-            blocked: wanted.blocked,
+            tool: subject.tool.clone(),
+            arguments: subject.arguments,
+            signature: subject.signature.clone(),
+            session: subject.session.cloned(),
+            blocked: subject.blocked,
             prompt: prompt.clone(),
             shown: shown.map(|shown| cut(shown, Self::MOST_SHOWN).into()),
             askers: 1,
@@ -398,8 +398,13 @@ impl ApprovalLedger {
     }
 
     /// Returns the state of a request for the call that waits for it.
-    pub fn answer(&self, id: ParkedRequestId, wanted: ApprovalSubject<'_>, now: Timestamp) -> ApprovalStatus {
-        if let Some(grant) = self.grant_for(wanted, now) {
+    pub fn answer(
+        &self,
+        id: ParkedRequestId,
+        subject: ApprovalSubject<'_>,
+        now: Timestamp,
+    ) -> ApprovalStatus {
+        if let Some(grant) = self.grant_for(subject, now) {
             return ApprovalStatus::Granted(grant);
         }
         if self.denied.get(&id).is_some_and(|until| now < *until) {
@@ -464,8 +469,8 @@ impl ApprovalLedger {
 
     /// Returns true if this grant is for this call. Numbers start again in a store that was emptied, so a caller that
     /// spends a grant it found earlier checks this first, in the same atomic step.
-    pub fn is_for(&self, id: GrantId, wanted: ApprovalSubject<'_>) -> bool {
-        self.grants.get(&id).is_some_and(|grant| grant.is_for(wanted))
+    pub fn is_for(&self, id: GrantId, subject: ApprovalSubject<'_>) -> bool {
+        self.grants.get(&id).is_some_and(|grant| grant.is_for(subject))
     }
 
     /// Spends a grant for the owner of a claim. Stores do this in one atomic step, before the attempt is marked as
@@ -483,9 +488,9 @@ impl ApprovalLedger {
     }
 
     /// Ends a session, and drops its grants.
-    pub fn end_session(&mut self, ended: &SessionKey) {
+    pub fn end_session(&mut self, closed: &SessionKey) {
         self.grants.retain(|_, grant| match &grant.fits {
-            GrantScope::Session { session, .. } => session != ended,
+            GrantScope::Session { session, .. } => session != closed,
             GrantScope::Once { .. } | GrantScope::Time { .. } => true,
         });
     }
@@ -536,10 +541,10 @@ impl ApprovalLedger {
 }
 
 impl ParkedRequest {
-    fn is_for(&self, wanted: ApprovalSubject<'_>) -> bool {
-        self.tool == *wanted.tool
-            && self.arguments == wanted.arguments
-            && self.session.as_ref() == wanted.session
+    fn is_for(&self, subject: ApprovalSubject<'_>) -> bool {
+        self.tool == *subject.tool
+            && self.arguments == subject.arguments
+            && self.session.as_ref() == subject.session
     }
 }
 
@@ -562,21 +567,21 @@ impl Grant {
         }
     }
 
-    fn is_for(&self, wanted: ApprovalSubject<'_>) -> bool {
+    fn is_for(&self, subject: ApprovalSubject<'_>) -> bool {
         let same_call = match &self.fits {
-            GrantScope::Once { arguments } => *arguments == wanted.arguments,
+            GrantScope::Once { arguments } => *arguments == subject.arguments,
             GrantScope::Session { signature, session } => {
-                signature == wanted.signature && wanted.session == Some(session)
+                signature == subject.signature && subject.session == Some(session)
             }
-            GrantScope::Time { signature } => signature == wanted.signature,
+            GrantScope::Time { signature } => signature == subject.signature,
         };
-        self.tool == *wanted.tool && same_call
+        self.tool == *subject.tool && same_call
     }
 
-    fn fits(&self, wanted: ApprovalSubject<'_>, now: Timestamp) -> bool {
+    fn fits(&self, subject: ApprovalSubject<'_>, now: Timestamp) -> bool {
         // A grant from before the block was given without knowing of it.
-        let despite_block = !wanted.blocked || (self.blocked && self.by == Grantor::Operator);
-        self.is_for(wanted) && despite_block && self.spent_by.is_none() && now < self.expires
+        let despite_block = !subject.blocked || (self.blocked && self.by == Grantor::Operator);
+        self.is_for(subject) && despite_block && self.spent_by.is_none() && now < self.expires
     }
 
     const fn is_used_up_by_a_call(&self) -> bool {

@@ -82,11 +82,11 @@ impl RateBucket {
             let attempts = self.spent.div_ceil(cost(self.rate).max(1));
             *self = Self { rate, spent: (attempts * cost(rate)).min(capacity(rate)), at: self.at };
         }
-        let wanted = self.spent + cost(rate);
-        match wanted.checked_sub(capacity(rate)) {
+        let total = self.spent + cost(rate);
+        match total.checked_sub(capacity(rate)) {
             Some(excess) if excess > 0 => Err(now + draining(rate, excess)),
             Some(_) | None => {
-                self.spent = wanted;
+                self.spent = total;
                 Ok(())
             }
         }

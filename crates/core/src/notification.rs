@@ -202,13 +202,13 @@ impl Notification {
     }
 
     fn unknown(tool: &ToolRef, key: Option<String>, at: Timestamp) -> Self {
-        let what_to_do = match &key {
+        let instruction = match &key {
             Some(key) => {
                 format!("; check whether it ran, then run `steadfast resolve {key} --ran` or `--did-not-run`")
             }
             None => String::new(),
         };
-        let message = format!("the outcome of a call of {tool} is unknown{what_to_do}");
+        let message = format!("the outcome of a call of {tool} is unknown{instruction}");
         Self {
             tool: Some(tool.clone()),
             key,

@@ -47,7 +47,7 @@ pub struct ToolReport {
     /// Additional context from the host, redacted and shortened.
     pub context: Option<RawJson>,
     /// Outcome of the call.
-    pub ended: ReportOutcome,
+    pub result: ReportOutcome,
 }
 
 /// The outcome of a reported call.
@@ -119,7 +119,7 @@ impl ToolReport {
 
     /// Returns the failure for trust; `None` for a success.
     pub fn failure(&self, overrides: &Overrides, now: Timestamp) -> Option<ReportedFailure> {
-        match &self.ended {
+        match &self.result {
             ReportOutcome::Success => None,
             ReportOutcome::Failure { message, http_status, severity, recoverable } => {
                 let classified = classify(&fault(message, *http_status), overrides, now).severity;
@@ -135,7 +135,9 @@ impl ToolReport {
         overrides: &Overrides,
         now: Timestamp,
     ) -> Option<FailureRecord> {
-        let ReportOutcome::Failure { message, http_status, severity, .. } = &self.ended else { return None };
+        let ReportOutcome::Failure { message, http_status, severity, .. } = &self.result else {
+            return None;
+        };
         let fault = fault(message, *http_status);
         let classified = classify(&fault, overrides, now);
         let trouble = FailureDetails {
@@ -180,7 +182,7 @@ fn read(reader: &mut EnvelopeReader, root: JsonValue<'_>, kind: ReportKind) -> O
     let report = EnvelopeObject { path: "", value: Some(root), known };
     let tool: Option<ToolName> = reader.required(report, "toolName", ID, id);
     let plugin: Option<Namespace> = reader.optional(report, "pluginName", ID, id);
-    let ended = match kind {
+    let result = match kind {
         ReportKind::Failure => failure(reader, report),
         ReportKind::Success => Some(ReportOutcome::Success),
     };
@@ -208,7 +210,7 @@ fn read(reader: &mut EnvelopeReader, root: JsonValue<'_>, kind: ReportKind) -> O
     };
     let dedupe = PolicyProfile::Standard.policy(ToolClass::Unknown).dedupe;
     let arguments = arguments.map(|arguments| arguments_digest(arguments, ToolClass::Unknown, &dedupe));
-    Some(ToolReport { tool, signature, domain, service, model, took, arguments, context, ended: ended? })
+    Some(ToolReport { tool, signature, domain, service, model, took, arguments, context, result: result? })
 }
 
 fn failure(reader: &mut EnvelopeReader, report: EnvelopeObject<'_>) -> Option<ReportOutcome> {
@@ -233,23 +235,26 @@ struct ReportedError {
 /// Parses an error: a text; an object with an `error`, as results have it; an exception with its `type` and `message`;
 /// or any other object, whose text becomes the message.
 fn error_of(value: JsonValue<'_>) -> Option<ReportedError> {
-    let said = |message: &str| steadfast_redact::excerpt(message.trim(), LONGEST_MESSAGE);
+    let shorten = |message: &str| steadfast_redact::excerpt(message.trim(), LONGEST_MESSAGE);
     if let Some(text) = value.as_str() {
-        return (!text.is_empty()).then(|| ReportedError { message: said(&text), http_status: None });
+        return (!text.is_empty()).then(|| ReportedError { message: shorten(&text), http_status: None });
     }
     value.members()?.next()?;
     if let Some(detected) = detect(value, &Overrides::default(), Timestamp::ZERO) {
-        return Some(ReportedError { message: said(&detected.message), http_status: detected.http_status });
+        return Some(ReportedError {
+            message: shorten(&detected.message),
+            http_status: detected.http_status,
+        });
     }
     let text = |name| value.get(name).and_then(JsonValue::as_str);
     let Some(message) = text("message") else {
         return Some(ReportedError {
-            message: said(steadfast_redact::summary(value).as_str()),
+            message: shorten(steadfast_redact::summary(value).as_str()),
             http_status: None,
         });
     };
     let message = text("type").map_or_else(|| message.to_string(), |kind| format!("{kind}: {message}"));
-    Some(ReportedError { message: said(&message), http_status: None })
+    Some(ReportedError { message: shorten(&message), http_status: None })
 }
 
 /// Namespace of a tool that is reported without a plugin or service.
@@ -321,7 +326,7 @@ mod tests {
             (bare.tool.to_string().as_str(), bare.domain.as_ref().map(Domain::as_str)),
             ("host/get", Some("host"))
         );
-        assert!(matches!(bare.ended, ReportOutcome::Failure { recoverable: true, severity: None, .. }));
+        assert!(matches!(bare.result, ReportOutcome::Failure { recoverable: true, severity: None, .. }));
         let worked = ToolReport::parse(br#"{"toolName":"get","service":"s"}"#, ReportKind::Success).unwrap();
         assert_eq!(
             (worked.about().depends_on().map(Domain::as_str), worked.outcome(None)),

@@ -42,7 +42,8 @@ pub struct ServerFailure {
     #[serde(rename = "atMs")]
     pub at: Timestamp,
     /// Reason of the failure, without secrets.
-    pub why: String,
+    #[serde(rename = "why")]
+    pub reason: String,
 }
 
 /// A claim of a server to a name.
@@ -62,7 +63,7 @@ pub struct ServerClaim {
     process: ProcessIdentity,
     /// Time of that use.
     #[serde(rename = "seenMs")]
-    seen: Timestamp,
+    last_used: Timestamp,
 }
 
 /// Time after which an unused server is dropped.
@@ -85,7 +86,7 @@ impl ServerNameRecord {
         now: Timestamp,
     ) -> Namespace {
         let digest = server.digest.to_hex();
-        self.claims.retain(|claim| now.since(claim.seen) < KEPT || claim.is_live(&sight, now));
+        self.claims.retain(|claim| now.since(claim.last_used) < KEPT || claim.is_live(&sight, now));
         let own = self.claims.iter().position(|claim| claim.digest == digest);
         let program = server.program.to_hex();
         let replaced = || {
@@ -108,7 +109,7 @@ impl ServerNameRecord {
             program: Some(program.clone()),
             place: server.place.clone(),
             process: process.clone(),
-            seen: now,
+            last_used: now,
         });
         if self.claims.len() > MOST {
             self.claims.remove(0);
@@ -175,7 +176,7 @@ impl ServerClaim {
         match sight(&self.process) {
             LeaseOwnerState::Alive => true,
             LeaseOwnerState::Gone => false,
-            LeaseOwnerState::Time => now.since(self.seen) < SEEN_LATELY,
+            LeaseOwnerState::Time => now.since(self.last_used) < SEEN_LATELY,
         }
     }
 }
@@ -271,7 +272,7 @@ mod tests {
     fn a_failure_is_known_until_the_server_works_and_reported_for_a_day() {
         let mut names = ServerNameRecord::default();
         let other = Namespace::new("db~3f2a91").unwrap();
-        let failure = ServerFailure { at: at(DAY), why: "it ended with exit code 1".to_owned() };
+        let failure = ServerFailure { at: at(DAY), reason: "it ended with exit code 1".to_owned() };
         names.set_failure(&db(), Some(&failure), at(DAY));
         names.set_failure(&other, Some(&failure), at(DAY));
         assert_eq!(names.failed(at(DAY)).count(), 2);

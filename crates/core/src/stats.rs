@@ -267,11 +267,11 @@ fn p95(slots: &[(u8, &OutcomeCounts)]) -> Option<Duration> {
     }
     let all = buckets.values().fold(0_u64, |sum, count| sum.saturating_add(*count));
     // Rounded up, so that among few calls the slowest one counts.
-    let wanted = all.saturating_sub(all / 20);
+    let rank = all.saturating_sub(all / 20);
     let mut below = 0_u64;
     let found = buckets.iter().find(|(_, count)| {
         below = below.saturating_add(**count);
-        below >= wanted
+        below >= rank
     });
     found.map(|(bucket, _)| Duration::from_millis(upper_end(*bucket)))
 }

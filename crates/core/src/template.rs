@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn invalid_templates_are_refused() {
-        for (text, why) in [
+        for (text, problem) in [
             ("invoice", InvalidTemplate::Constant),
             ("", InvalidTemplate::Constant),
             ("{invoice", InvalidTemplate::Brace),
@@ -181,7 +181,7 @@ mod tests {
             ("{}", InvalidTemplate::NoName),
             ("{a..b}", InvalidTemplate::NoName),
         ] {
-            assert_eq!(KeyTemplate::parse(text).unwrap_err(), why, "{text}");
+            assert_eq!(KeyTemplate::parse(text).unwrap_err(), problem, "{text}");
         }
     }
 }

@@ -114,14 +114,14 @@ impl VerificationCall {
     /// wrong pointer must not let calls run twice.
     pub fn finding(&self, arguments: &Json, answer: &ToolOutput) -> VerificationFinding {
         let mut missing = Vec::new();
-        let wanted = self.ran_if.value.fill(arguments, &mut missing);
+        let expected = self.ran_if.value.fill(arguments, &mut missing);
         if !missing.is_empty() {
             return VerificationFinding::Unclear(format!("the call has no argument {}", missing.join(", ")));
         }
         let Some(shown) = shown(answer.content.as_str()) else {
             return VerificationFinding::Unclear(format!("{} did not return JSON", self.tool));
         };
-        match match_pointer(&shown, &self.ran_if.pointer, &wanted) {
+        match match_pointer(&shown, &self.ran_if.pointer, &expected) {
             PointerMatch::Equal => VerificationFinding::Ran,
             PointerMatch::Other => VerificationFinding::DidNotRun,
             PointerMatch::Missing => VerificationFinding::Unclear(format!(
@@ -224,15 +224,15 @@ enum PointerMatch {
     Missing,
 }
 
-fn match_pointer(at: &Json, pointer: &[Box<str>], wanted: &Json) -> PointerMatch {
+fn match_pointer(at: &Json, pointer: &[Box<str>], expected: &Json) -> PointerMatch {
     let Some((step, rest)) = pointer.split_first() else {
-        return if is_same(at, wanted) { PointerMatch::Equal } else { PointerMatch::Other };
+        return if is_same(at, expected) { PointerMatch::Equal } else { PointerMatch::Other };
     };
     match at {
         Json::Null => PointerMatch::Other,
         Json::Array(items) if &**step == "*" => {
             let looks: Vec<PointerMatch> =
-                items.iter().map(|item| match_pointer(item, rest, wanted)).collect();
+                items.iter().map(|item| match_pointer(item, rest, expected)).collect();
             if looks.contains(&PointerMatch::Equal) {
                 PointerMatch::Equal
             } else if looks.contains(&PointerMatch::Missing) {
@@ -243,12 +243,12 @@ fn match_pointer(at: &Json, pointer: &[Box<str>], wanted: &Json) -> PointerMatch
         }
         Json::Array(items) => match step.parse::<usize>() {
             Ok(number) => {
-                items.get(number).map_or(PointerMatch::Other, |item| match_pointer(item, rest, wanted))
+                items.get(number).map_or(PointerMatch::Other, |item| match_pointer(item, rest, expected))
             }
             Err(_) => PointerMatch::Missing,
         },
         Json::Object(members) => {
-            members.get(&**step).map_or(PointerMatch::Missing, |member| match_pointer(member, rest, wanted))
+            members.get(&**step).map_or(PointerMatch::Missing, |member| match_pointer(member, rest, expected))
         }
         Json::Bool(_) | Json::Number(_) | Json::String(_) => PointerMatch::Missing,
     }

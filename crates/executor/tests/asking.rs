@@ -64,8 +64,8 @@ fn code(called: &CallResponse) -> Option<Code> {
 /// A prompter with a fixed decision, or none at all. Records the requests, and those that were dropped.
 #[derive(Debug, Default)]
 struct ScriptedApprover {
-    says: Option<ClientDecision>,
-    asked: Mutex<Vec<ParkedRequestId>>,
+    decision: Option<ClientDecision>,
+    requests: Mutex<Vec<ParkedRequestId>>,
     given_up: Arc<AtomicU32>,
 }
 
@@ -79,12 +79,12 @@ impl Drop for DropCounter {
 
 impl ApprovalPrompter for ScriptedApprover {
     fn ask(&self, id: ParkedRequestId, _: ParkedRequest) -> ClientDecisionFuture {
-        self.asked.lock().push(id);
-        let (says, given_up) = (self.says.clone(), DropCounter(self.given_up.clone()));
+        self.requests.lock().push(id);
+        let (decision, given_up) = (self.decision.clone(), DropCounter(self.given_up.clone()));
         Box::pin(async move {
             let _given_up = given_up;
-            match says {
-                Some(says) => says,
+            match decision {
+                Some(decision) => decision,
                 None => std::future::pending().await,
             }
         })
@@ -98,18 +98,19 @@ fn asking(person: &Arc<ScriptedApprover>) -> CallOptions {
 
 #[tokio::test(start_paused = true)]
 async fn rp_7_the_decision_of_the_user_at_the_client_counts() {
-    for (says, expected) in [
+    for (decision, expected) in [
         (ClientDecision::Decided(ApprovalDecision::Once), None),
         (ClientDecision::Decided(ApprovalDecision::Deny), Some(Code::ApprovalDenied)),
         (ClientDecision::Unavailable, Some(Code::ApprovalRequired)),
     ] {
         let engine = engine(needs_a_person()).await;
-        let person = Arc::new(ScriptedApprover { says: Some(says.clone()), ..ScriptedApprover::default() });
+        let person =
+            Arc::new(ScriptedApprover { decision: Some(decision.clone()), ..ScriptedApprover::default() });
         for key in ["k", "l"] {
             let called = engine.call_with(pay(1, key), works, asking(&person)).await;
-            assert_eq!(code(&called), expected, "{says:?}");
+            assert_eq!(code(&called), expected, "{decision:?}");
         }
-        assert_eq!(person.asked.lock().len(), 2, "each call asks: {says:?}");
+        assert_eq!(person.requests.lock().len(), 2, "each call asks: {decision:?}");
         let other = engine.call(pay(2, "m"), works).await;
         assert_eq!(code(&other), Some(Code::ApprovalRequired), "it was about other arguments");
     }
@@ -120,19 +121,19 @@ async fn rp_7_a_faster_operator_decides_and_the_prompt_is_dropped() {
     let engine = engine(needs_a_person()).await;
     let person = Arc::new(ScriptedApprover::default());
     let calling = tokio::spawn(engine.call_with(pay(1, "k"), works, asking(&person)));
-    while person.asked.lock().is_empty() {
+    while person.requests.lock().is_empty() {
         tokio::task::yield_now().await;
     }
     let (id, _) = engine.admin().approvals(None).pop().unwrap();
     assert_eq!(
-        (person.asked.lock().as_slice(), person.given_up.load(Ordering::SeqCst)),
+        (person.requests.lock().as_slice(), person.given_up.load(Ordering::SeqCst)),
         ([id].as_slice(), 0)
     );
     engine.admin().decide(None, id, ApprovalDecision::Once, Grantor::Operator, &by()).await.unwrap();
     assert_eq!(code(&calling.await.unwrap()), None);
     assert_eq!(person.given_up.load(Ordering::SeqCst), 1);
-    let nobody = engine.call_with(pay(1, "l"), works, asking(&person)).await;
-    assert_eq!(code(&nobody), Some(Code::ApprovalRequired), "the wait is bounded");
+    let unanswered = engine.call_with(pay(1, "l"), works, asking(&person)).await;
+    assert_eq!(code(&unanswered), Some(Code::ApprovalRequired), "the wait is bounded");
     assert_eq!(person.given_up.load(Ordering::SeqCst), 2);
 }
 
@@ -140,7 +141,7 @@ async fn rp_7_a_faster_operator_decides_and_the_prompt_is_dropped() {
 async fn rp_7_a_question_for_the_caller_is_its_answer_and_nothing_is_claimed_meanwhile() {
     let engine = engine(needs_a_person()).await;
     let person = ScriptedApprover {
-        says: Some(ClientDecision::PutToCaller(text("may it?"))),
+        decision: Some(ClientDecision::PutToCaller(text("may it?"))),
         ..ScriptedApprover::default()
     };
     let person = Arc::new(person);
@@ -154,13 +155,13 @@ async fn rp_7_a_question_for_the_caller_is_its_answer_and_nothing_is_claimed_mea
         1,
         "both ask for the same, and an operator can answer it"
     );
-    let says = Arc::new(ScriptedApprover {
-        says: Some(ClientDecision::Decided(ApprovalDecision::Once)),
+    let approver = Arc::new(ScriptedApprover {
+        decision: Some(ClientDecision::Decided(ApprovalDecision::Once)),
         ..ScriptedApprover::default()
     });
-    let called = engine.call_with(pay(1, "k"), works, asking(&says)).await;
+    let called = engine.call_with(pay(1, "k"), works, asking(&approver)).await;
     assert_eq!(called.result.output, Some(text("paid")));
-    assert_eq!(says.asked.lock().last(), person.asked.lock().last(), "the same request");
+    assert_eq!(approver.requests.lock().last(), person.requests.lock().last(), "the same request");
 }
 
 #[tokio::test(start_paused = true)]
@@ -171,7 +172,7 @@ async fn rp_7_only_an_operator_is_asked_about_a_blocked_tool() {
     policy.modes.breaker = EnforcementMode::Off;
     let engine = engine(policy).await;
     let person = Arc::new(ScriptedApprover {
-        says: Some(ClientDecision::Decided(ApprovalDecision::Once)),
+        decision: Some(ClientDecision::Decided(ApprovalDecision::Once)),
         ..ScriptedApprover::default()
     });
     let fails = async |_: Attempt| -> ToolResult {
@@ -181,10 +182,10 @@ async fn rp_7_only_an_operator_is_asked_about_a_blocked_tool() {
     for number in 0..4 {
         engine.call_with(pay(number, &format!("k{number}")), fails, asking(&person)).await;
     }
-    let before = person.asked.lock().len();
+    let before = person.requests.lock().len();
     let called = engine.call_with(pay(9, "l"), works, asking(&person)).await;
     assert_eq!((code(&called), before), (Some(Code::ToolBlocked), 1));
-    assert_eq!(person.asked.lock().len(), before);
+    assert_eq!(person.requests.lock().len(), before);
     engine.admin().reset_trust(None, TrustTarget::All, &by()).await.unwrap();
     assert_eq!(code(&engine.call(pay(9, "m"), works).await), None, "forgiven");
 }
@@ -198,17 +199,18 @@ async fn a_question_of_a_tool_is_given_to_its_caller_each_time_and_remembered_as
     let runs = Arc::new(AtomicU32::new(0));
     for round in 1..=3 {
         let counted = runs.clone();
-        let asks = move |_: Attempt| {
+        let asks_for_input = move |_: Attempt| {
             counted.fetch_add(1, Ordering::SeqCst);
             std::future::ready(Err::<ToolOutput, _>(AttemptError::InputRequired(text("which account?"))))
         };
-        let called = engine.call(pay(1, "k"), asks).await;
+        let called = engine.call(pay(1, "k"), asks_for_input).await;
         assert_eq!((code(&called), called.result.output), (None, Some(text("which account?"))));
         assert_eq!((called.result.from_cache, runs.load(Ordering::SeqCst)), (false, round));
     }
     assert_eq!(engine.call(pay(1, "k"), works).await.result.output, Some(text("paid")), "nothing is unknown");
     engine.shutdown(std::time::Duration::ZERO).await;
-    let told = store.entries(&JournalQuery::newest(Journal::History, 10)).await.unwrap();
-    let asked = told.iter().filter(|(_, entry)| entry.body.contains("\"inputRequired\":true")).count();
-    assert_eq!((told.len(), asked), (4, 3));
+    let entries = store.entries(&JournalQuery::newest(Journal::History, 10)).await.unwrap();
+    let input_required =
+        entries.iter().filter(|(_, entry)| entry.body.contains("\"inputRequired\":true")).count();
+    assert_eq!((entries.len(), input_required), (4, 3));
 }

@@ -79,14 +79,14 @@ async fn a_rejected_call_is_reported_to_listeners_and_to_the_stream() {
     engine.shutdown(Duration::ZERO).await;
     engine.call(call("{}"), async |_: Attempt| ok()).await;
 
-    let who = || Some("r".to_owned());
-    let heard = [
-        (who(), Code::Overloaded),
-        (who(), Code::InvalidEnvelope),
+    let request_id = || Some("r".to_owned());
+    let expected = [
+        (request_id(), Code::Overloaded),
+        (request_id(), Code::InvalidEnvelope),
         (None, Code::InvalidEnvelope),
-        (who(), Code::Overloaded),
+        (request_id(), Code::Overloaded),
     ];
-    assert_eq!(*porter.0.lock(), heard);
+    assert_eq!(*porter.0.lock(), expected);
 }
 
 const SCHEMA: &str = r#"{"type":"object","properties":{"amount":{"type":"integer"}},"required":["amount"]}"#;
@@ -131,16 +131,16 @@ async fn a_refusal_of_the_tool_is_explained_from_its_schema() {
     let refuse = async |_: Attempt| -> ToolResult {
         Err(AttemptFault::new(FaultSource::JsonRpc { code: -32602 }, "invalid arguments").into())
     };
-    let said = async |check| {
+    let message_for = async |check| {
         let called = engine(check).await.call_with(call(r#"{"sum":1}"#), refuse, options(SCHEMA)).await;
         called.result.error.unwrap().message
     };
-    let helped = said(ArgumentCheck::Assist).await;
+    let helped = message_for(ArgumentCheck::Assist).await;
     assert!(helped.starts_with("invalid arguments"), "{helped}");
     for part in ["\"amount\" is missing", "You sent:", "The schema wants:"] {
         assert!(helped.contains(part), "{helped}");
     }
-    assert!(!said(ArgumentCheck::Off).await.contains("The schema wants"));
+    assert!(!message_for(ArgumentCheck::Off).await.contains("The schema wants"));
 }
 
 /// A tool with a read-only annotation may be resolved as such; that is the decision of the policies.
@@ -159,9 +159,9 @@ async fn what_a_server_says_of_its_tool_reaches_the_policies() {
             Arc::new(PolicyProfile::Standard.policy(ToolClass::Unknown))
         }
     }
-    let asked = AnnotationRecorder::default();
+    let recorder = AnnotationRecorder::default();
     let clock = Arc::new(RuntimeClock::new());
-    let engine = Engine::builder().clock(clock).policies(asked.clone()).start().await;
+    let engine = Engine::builder().clock(clock).policies(recorder.clone()).start().await;
     let annotations = AnnotationHints { read_only: Some(true), ..AnnotationHints::default() };
     let options = CallOptions {
         tool: Some(Arc::new(ToolInfo { annotations, input_schema: None })),
@@ -169,14 +169,14 @@ async fn what_a_server_says_of_its_tool_reaches_the_policies() {
     };
     engine.call_with(call("{}"), async |_: Attempt| ok(), options).await;
     engine.call(call("{}"), async |_: Attempt| ok()).await;
-    assert_eq!(*asked.0.lock(), [annotations, AnnotationHints::default()]);
+    assert_eq!(*recorder.0.lock(), [annotations, AnnotationHints::default()]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn rp_17_trust_that_is_kept_nowhere_ends_with_the_process() {
     let clock = Arc::new(RuntimeClock::new());
     let store: Arc<dyn StateStore> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
-    let start = async |kept| {
+    let start = async |storage| {
         let mut policy = PolicyProfile::Standard.policy(ToolClass::Idempotent);
         policy.modes = MechanismModes {
             retry: EnforcementMode::Off,
@@ -184,14 +184,14 @@ async fn rp_17_trust_that_is_kept_nowhere_ends_with_the_process() {
             guard: EnforcementMode::Off,
             ..policy.modes
         };
-        let builder = Engine::builder().clock(clock.clone()).store(store.clone()).trust_storage(kept);
+        let builder = Engine::builder().clock(clock.clone()).store(store.clone()).trust_storage(storage);
         builder.policies(Arc::new(policy)).start().await
     };
     let fail = async |_: Attempt| -> ToolResult {
         Err(AttemptFault::new(FaultSource::Http { status: 500 }, "internal error").into())
     };
-    for (kept, documents) in [(TrustStorage::NotStored, 0), (TrustStorage::InStore, 1)] {
-        let engine = start(kept).await;
+    for (storage, documents) in [(TrustStorage::NotStored, 0), (TrustStorage::InStore, 1)] {
+        let engine = start(storage).await;
         for amount in 0..3 {
             engine.call(call(&format!(r#"{{"amount":{amount}}}"#)), fail).await;
         }

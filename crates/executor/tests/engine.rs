@@ -167,20 +167,20 @@ async fn a_tool_without_progress_is_cancelled_and_ended() {
     let mut policy = standard(ToolClass::ReadOnly);
     policy.retry.attempts = 1.try_into().unwrap();
     let engine = engine(policy).await;
-    let told = Arc::new(AtomicU32::new(0));
-    let seen = told.clone();
+    let cancellations = Arc::new(AtomicU32::new(0));
+    let counter = cancellations.clone();
     let called = engine
         .call(pay(1, None), move |attempt: Attempt| {
-            let seen = seen.clone();
+            let counter = counter.clone();
             async move {
                 attempt.cancelled().await;
-                seen.fetch_add(1, Ordering::SeqCst);
+                counter.fetch_add(1, Ordering::SeqCst);
                 std::future::pending().await
             }
         })
         .await;
     assert_eq!(code(&called), Some(Code::Timeout));
-    assert_eq!(told.load(Ordering::SeqCst), 1);
+    assert_eq!(cancellations.load(Ordering::SeqCst), 1);
     assert_eq!(engine.in_flight_calls(), 0);
 }
 
@@ -223,7 +223,7 @@ async fn a_shutdown_waits_then_records_what_is_open_as_unknown() {
     let caller = tokio::spawn(engine.call(pay(1, Some("k")), tool.clone()));
     settle().await;
     let drained = engine.shutdown(Duration::from_secs(10)).await;
-    assert_eq!(drained, ShutdownReport { ended: 1, lost: 0 });
+    assert_eq!(drained, ShutdownReport { aborted: 1, lost: 0 });
     let called = caller.await.unwrap();
     assert!(matches!(code(&called), Some(Code::Cancelled | Code::OutcomeUnknown)), "{called:?}");
     assert_eq!(engine.in_flight_calls(), 0);
@@ -243,13 +243,13 @@ async fn a_shutdown_waits_for_what_was_answered_as_unknown_and_becomes_done() {
     };
     let engine = builder().start().await;
     let tool = GatedTool::new();
-    let told = engine.call(pay(1, Some("k")), tool.clone()).await;
-    assert_eq!((code(&told), engine.in_flight_calls()), (Some(Code::OutcomeUnknown), 1));
+    let response = engine.call(pay(1, Some("k")), tool.clone()).await;
+    assert_eq!((code(&response), engine.in_flight_calls()), (Some(Code::OutcomeUnknown), 1));
     let ending = engine.clone();
-    let ended = tokio::spawn(async move { ending.shutdown(timeout).await });
+    let shutdown = tokio::spawn(async move { ending.shutdown(timeout).await });
     tokio::time::sleep(timeout / 2).await;
     tool.leave.add_permits(1);
-    assert_eq!(ended.await.unwrap(), ShutdownReport { ended: 0, lost: 0 });
+    assert_eq!(shutdown.await.unwrap(), ShutdownReport { aborted: 0, lost: 0 });
     let found = builder().start().await.call(pay(1, Some("k")), tool.clone()).await;
     assert_eq!((found.result.status, found.result.from_cache, tool.runs()), (CallStatus::Success, true, 1));
 }
@@ -372,9 +372,9 @@ async fn hosts_that_vanish_count_neither_for_the_breaker_nor_for_trust_nor_for_t
         settle().await;
         assert_eq!(engine.in_flight_calls(), 6, "{class:?}: what was given back is over");
         tokio::time::sleep(timeout * 2).await;
-        let seen = &engine.admin().tools(None, []).await[0];
+        let view = &engine.admin().tools(None, []).await[0];
         let neutral = (State::Closed, TrustState::Trusted, None);
-        assert_eq!((seen.breaker, seen.trust, seen.score), neutral, "{class:?}");
+        assert_eq!((view.breaker, view.trust, view.score), neutral, "{class:?}");
         tokio::time::sleep(total).await;
         assert_eq!(engine.in_flight_calls(), 0, "{class:?}");
         let called = engine.call(pay(99, None), async |_: Attempt| ok()).await;
@@ -459,8 +459,8 @@ struct RecordingHooks {
 }
 
 impl RecordingHooks {
-    fn note(&self, what: String) -> HookFuture<'_, ()> {
-        self.log.lock().push(what);
+    fn note(&self, entry: String) -> HookFuture<'_, ()> {
+        self.log.lock().push(entry);
         assert!(!self.panics, "a hook that panics");
         let hangs = self.hangs;
         Box::pin(async move {
@@ -521,15 +521,15 @@ fn flaky(failures: u32) -> impl ToolHandler {
 
 #[tokio::test(start_paused = true)]
 async fn tr_12_hooks_fire_once_per_attempt_and_once_for_a_short_circuit() {
-    let (engine, seen) = hooked(standard(ToolClass::Idempotent), RecordingHooks::default()).await;
+    let (engine, hooks) = hooked(standard(ToolClass::Idempotent), RecordingHooks::default()).await;
     engine.call(pay(1, Some("k")), flaky(1)).await;
-    assert_eq!(seen.log(), ["before 1", "after 1 bad", "before 2", "after 2 good"]);
+    assert_eq!(hooks.log(), ["before 1", "after 1 bad", "before 2", "after 2 good"]);
     let replayed = engine.call(pay(1, Some("k")), flaky(0)).await;
     assert!(replayed.result.from_cache);
-    assert_eq!(seen.log()[4..], ["short replayed"]);
+    assert_eq!(hooks.log()[4..], ["short replayed"]);
     let conflict = engine.call(pay(2, Some("k")), flaky(0)).await;
     assert_eq!(code(&conflict), Some(Code::IdempotencyConflict));
-    assert_eq!(seen.log()[5..], ["short idempotency_conflict"]);
+    assert_eq!(hooks.log()[5..], ["short idempotency_conflict"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -538,10 +538,10 @@ async fn tr_12_a_hook_that_panics_or_hangs_does_not_break_a_call() {
         RecordingHooks { panics: true, ..RecordingHooks::default() },
         RecordingHooks { hangs: true, ..RecordingHooks::default() },
     ] {
-        let (engine, seen) = hooked(standard(ToolClass::Mutating), misbehaved).await;
+        let (engine, hooks) = hooked(standard(ToolClass::Mutating), misbehaved).await;
         let called = engine.call(pay(1, Some("k")), flaky(0)).await;
         assert_eq!(called.result.status, CallStatus::Success);
-        assert_eq!(seen.log(), ["before 1", "after 1 good"]);
+        assert_eq!(hooks.log(), ["before 1", "after 1 good"]);
     }
 }
 
@@ -641,8 +641,8 @@ async fn an_approval_in_time_lets_the_waiting_call_run() {
         engine.admin().decide(None, id, decision, Grantor::Operator, &by()).await.unwrap();
         assert_eq!(code(&calling.await.unwrap()), expected, "{decision:?}");
     }
-    let nobody = engine.call_with(pay(1, Some("nobody")), flaky(0), options).await;
-    assert_eq!(code(&nobody), Some(Code::ApprovalRequired), "the wait is bounded");
+    let unanswered = engine.call_with(pay(1, Some("nobody")), flaky(0), options).await;
+    assert_eq!(code(&unanswered), Some(Code::ApprovalRequired), "the wait is bounded");
 }
 
 /// A refusal is not stored: a follower that missed it would request the same approval again.
@@ -893,7 +893,7 @@ async fn a_shutdown_waits_for_a_save_in_flight_and_reports_its_loss() {
         if healed {
             store.becomes(FaultMode::Up);
         }
-        assert_eq!(shutdown.await.unwrap(), ShutdownReport { ended: 0, lost });
+        assert_eq!(shutdown.await.unwrap(), ShutdownReport { aborted: 0, lost });
     }
 }
 
@@ -917,7 +917,7 @@ async fn a_shutdown_waits_for_a_breaker_that_is_being_written() {
     settle().await;
     assert!(!shutdown.is_finished(), "a process would end now, and the document with it");
     store.becomes(FaultMode::Up);
-    assert_eq!(shutdown.await.unwrap(), ShutdownReport { ended: 0, lost: 0 });
+    assert_eq!(shutdown.await.unwrap(), ShutdownReport { aborted: 0, lost: 0 });
     assert_eq!(store.documents(DocumentKind::Breaker).await.unwrap().len(), 1);
 }
 
@@ -927,7 +927,7 @@ async fn a_shutdown_waits_for_a_breaker_that_is_being_written() {
 async fn a_shutdown_saves_many_results_that_were_kept_also_where_each_save_takes_its_time() {
     let (engine, store) = unsaved(200).await;
     store.becomes(FaultMode::Slow);
-    assert_eq!(engine.shutdown(Duration::from_secs(1)).await, ShutdownReport { ended: 0, lost: 0 });
+    assert_eq!(engine.shutdown(Duration::from_secs(1)).await, ShutdownReport { aborted: 0, lost: 0 });
 }
 
 /// The caller disconnects while its call is being claimed: nothing was sent, and nothing is sent later.

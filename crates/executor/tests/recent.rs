@@ -42,7 +42,7 @@ async fn fails(_: Attempt) -> ToolResult {
 }
 
 /// Begins a call that waits for permission to end, and returns when it is known to run.
-async fn held(
+async fn start_call(
     engine: &Engine,
     recent: &RecentActivity,
     request: &str,
@@ -66,11 +66,11 @@ async fn held(
 #[tokio::test(start_paused = true)]
 async fn the_last_thousand_calls_are_kept_and_each_is_found_where_it_lies() {
     let (engine, recent) = engine(PolicyProfile::Standard.policy(ToolClass::Idempotent)).await;
-    let oldest = held(&engine, &recent, "oldest").await;
+    let oldest = start_call(&engine, &recent, "oldest").await;
     for number in 0..1000 {
         engine.call(call(&format!("r-{number}"), None), works).await;
     }
-    let newer = held(&engine, &recent, "newer").await;
+    let newer = start_call(&engine, &recent, "newer").await;
     for number in 1000..1100 {
         engine.call(call(&format!("r-{number}"), None), works).await;
     }
@@ -86,7 +86,7 @@ async fn the_last_thousand_calls_are_kept_and_each_is_found_where_it_lies() {
         let found = recent.of_request(request);
         let [trace] = &found[..] else { panic!("{request}: {found:?}") };
         assert_eq!(trace.tenant.as_ref().map(|tenant| tenant.as_str()), Some("acme"));
-        assert_eq!(trace.ended.as_ref().map(|ended| ended.status), Some(CallStatus::Success), "{request}");
+        assert_eq!(trace.end.as_ref().map(|end| end.status), Some(CallStatus::Success), "{request}");
     }
     assert_eq!(recent.series(engine.now()).since_start.calls, 1102);
 }
@@ -105,7 +105,7 @@ async fn a_call_of_very_many_steps_says_how_many_were_left_out() {
     assert_eq!(called.result.attempts, 40);
     let trace = recent.of_request("r").remove(0);
     assert!(trace.steps.len() <= 64 && trace.left_out > 40, "{} and {}", trace.steps.len(), trace.left_out);
-    assert_eq!(trace.ended.unwrap().attempts, 40, "its end is told all the same");
+    assert_eq!(trace.end.unwrap().attempts, 40, "its end is told all the same");
 }
 
 #[tokio::test(start_paused = true)]
@@ -115,7 +115,7 @@ async fn of_several_calls_under_one_request_the_newest_comes_first() {
         engine.call(call("r", Some("k")), works).await;
     }
     let replayed: Vec<_> =
-        recent.of_request("r").into_iter().map(|trace| trace.ended.unwrap().replayed).collect();
+        recent.of_request("r").into_iter().map(|trace| trace.end.unwrap().replayed).collect();
     assert_eq!(replayed, [true, false]);
 }
 

@@ -349,11 +349,11 @@ enum ScriptedReply {
 struct ScheduledCall {
     amount: u32,
     key: Option<&'static str>,
-    says: Vec<ScriptedReply>,
+    replies: Vec<ScriptedReply>,
 }
 
-fn planned(says: &[ScriptedReply]) -> ScheduledCall {
-    ScheduledCall { amount: 1, key: None, says: says.to_vec() }
+fn planned(replies: &[ScriptedReply]) -> ScheduledCall {
+    ScheduledCall { amount: 1, key: None, replies: replies.to_vec() }
 }
 
 fn keyed(key: &'static str) -> ScheduledCall {
@@ -376,7 +376,7 @@ async fn start(policy: &CallPolicy) -> (Engine, Arc<dyn StateStore>) {
 
 async fn make(engine: &Engine, number: usize, planned: ScheduledCall) {
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let ScheduledCall { amount, key, says } = planned;
+    let ScheduledCall { amount, key, replies } = planned;
     let key = key.map_or(String::new(), |key| format!(r#","idempotencyKey":"{key}""#));
     let text = format!(
         r#"{{"contractVersion":"1.1","requestId":"r{number}","toolName":"pay","toolNamespace":"bank",
@@ -385,10 +385,10 @@ async fn make(engine: &Engine, number: usize, planned: ScheduledCall) {
     );
     let envelope = CallEnvelope::parse(text.as_bytes(), UnknownFieldPolicy::Refuse).unwrap();
     let tool = move |attempt: Attempt| {
-        let says = says[usize::try_from(attempt.number).unwrap() - 1];
+        let reply = replies[usize::try_from(attempt.number).unwrap() - 1];
         async move {
             let ok = || Ok(ToolOutput { content: RawJson::string("paid"), metadata: None });
-            match says {
+            match reply {
                 ScriptedReply::Yes => ok(),
                 ScriptedReply::No => {
                     Err(AttemptFault::new(FaultSource::Http { status: 503 }, "unavailable").into())
@@ -451,7 +451,7 @@ async fn a_lower_threshold_shows_the_calls_that_the_breaker_would_have_refused()
     let mut was = plain();
     was.modes.retry = EnforcementMode::Off;
     let failures = [ScriptedReply::No, ScriptedReply::No, ScriptedReply::Yes, ScriptedReply::Yes]
-        .map(|says| planned(&[says]));
+        .map(|reply| planned(&[reply]));
     let recording = story(&was, failures).await;
     assert_eq!(taken(&recording, &was), NONE);
     let mut would = was.clone();
@@ -468,7 +468,7 @@ async fn a_higher_threshold_lets_calls_run_with_unknown_outcomes() {
     let recording = story(
         &was,
         [ScriptedReply::No, ScriptedReply::No, ScriptedReply::Yes, ScriptedReply::Yes]
-            .map(|says| planned(&[says])),
+            .map(|reply| planned(&[reply])),
     )
     .await;
     let mut would = was.clone();
@@ -531,8 +531,8 @@ async fn calls_that_would_need_approval_are_reported() {
     let mut would = was.clone();
     would.modes.trust = EnforcementMode::Enforce;
     would.approval.when = ApprovalTrigger::Always;
-    let asked = (0, DifferenceKind::ApprovalAsked, "approval_required".to_owned());
-    assert_eq!(changed(&recording, &was, &would), [asked]);
+    let change = (0, DifferenceKind::ApprovalAsked, "approval_required".to_owned());
+    assert_eq!(changed(&recording, &was, &would), [change]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -542,7 +542,7 @@ async fn less_time_ends_an_attempt_and_more_time_has_an_unknown_result() {
     short.time.attempt = Duration::from_secs(5);
     (short.modes.retry, short.modes.breaker) = (EnforcementMode::Off, EnforcementMode::Off);
     let long = CallPolicy { modes: short.modes, ..long };
-    let calls = [ScriptedReply::Late(2), ScriptedReply::Late(10)].map(|says| planned(&[says]));
+    let calls = [ScriptedReply::Late(2), ScriptedReply::Late(10)].map(|reply| planned(&[reply]));
     let recording = story(&long, calls.clone()).await;
     let timeout = (1, DifferenceKind::AnsweredDifferently, "timeout".to_owned());
     assert_eq!(changed(&recording, &long, &short), [timeout]);
@@ -556,9 +556,9 @@ async fn what_began_before_the_recording_is_no_difference() {
     let mut was = plain();
     was.modes.retry = EnforcementMode::Off;
     was.breaker.consecutive = Some(number(2));
-    let says = [ScriptedReply::No, ScriptedReply::No, ScriptedReply::Yes, ScriptedReply::Yes]
-        .map(|says| planned(&[says]));
-    let mut recording = story(&was, says).await;
+    let calls = [ScriptedReply::No, ScriptedReply::No, ScriptedReply::Yes, ScriptedReply::Yes]
+        .map(|reply| planned(&[reply]));
+    let mut recording = story(&was, calls).await;
     recording = Recording::of(recording.facts.split_off(2));
     assert_eq!(taken(&recording, &was), [0, 1], "the breaker was open before");
     let mut would = was.clone();
@@ -595,13 +595,13 @@ async fn operator_changes_are_taken_over_and_are_no_difference() {
 async fn calls_of_an_older_version_are_taken_as_they_were_and_count_for_those_after_them() {
     let mut was = plain();
     was.modes.retry = EnforcementMode::Off;
-    let says = [ScriptedReply::No, ScriptedReply::No, ScriptedReply::Yes].map(|says| planned(&[says]));
-    let mut recording = story(&was, says).await;
+    let calls = [ScriptedReply::No, ScriptedReply::No, ScriptedReply::Yes].map(|reply| planned(&[reply]));
+    let mut recording = story(&was, calls).await;
     for facts in recording.facts.iter_mut().take(2) {
         let text = serde_json::to_value(&*facts).unwrap();
         let old = |name: &str| !["engine", "asked", "trail", "outcomes"].contains(&name);
-        let kept = text.as_object().unwrap().iter().filter(|(name, _)| old(name));
-        let text: serde_json::Map<_, _> = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
+        let fields = text.as_object().unwrap().iter().filter(|(name, _)| old(name));
+        let text: serde_json::Map<_, _> = fields.map(|(name, value)| (name.clone(), value.clone())).collect();
         *facts = serde_json::from_value(text.into()).unwrap();
     }
     let recording = Recording::of(recording.facts);
@@ -632,13 +632,13 @@ async fn a_call_that_an_open_breaker_refused_knows_the_call_that_opened_it() {
     policy.breaker.consecutive = Some(number(2));
     policy.breaker.cooldown.first = Duration::from_millis(1500);
     // The second one opens it, the fourth is a probe and opens it again.
-    let says = [ScriptedReply::No; 5].map(|says| planned(&[says]));
-    let recording = story(&policy, says).await;
+    let calls = [ScriptedReply::No; 5].map(|reply| planned(&[reply]));
+    let recording = story(&policy, calls).await;
     assert_eq!(refused_and_by_whom(&recording, &policy), [(2, Some(1)), (4, Some(3))]);
     // A call that an older version recorded opens it as well.
     let mut older = recording.facts.clone();
     for facts in older.iter_mut().take(2) {
-        facts.asked = None;
+        facts.request = None;
     }
     let older = Recording::of(older);
     assert_eq!(taken(&older, &policy), [0, 1]);
@@ -655,7 +655,7 @@ fn broken(facts: &mut CallFacts, dice: &mut SplitMixRandom) {
     };
     let odd = |dice: &mut SplitMixRandom| [0, 1, 7_777, 1 << 40, u64::MAX - 5, u64::MAX][place(dice, 6)];
     let at = place(dice, facts.trail.len());
-    let what = [
+    let kinds = [
         RecordedEventKind::Came,
         RecordedEventKind::Mine,
         RecordedEventKind::Follow,
@@ -665,20 +665,20 @@ fn broken(facts: &mut CallFacts, dice: &mut SplitMixRandom) {
         RecordedEventKind::Started,
         RecordedEventKind::Gone,
     ];
-    let what = what[place(dice, 8)];
+    let kind = kinds[place(dice, 8)];
     match dice.below(12) {
         0 => facts.trail.truncate(at),
         1 => facts.trail.reverse(),
         2 => facts.trail.extend(facts.trail.clone()),
         3 => facts.trail.iter_mut().skip(at).for_each(|moment| moment.after_ms = odd(dice)),
         4 => facts.trail.iter_mut().skip(at).take(1).for_each(|moment| moment.order = odd(dice)),
-        5 => facts.trail.iter_mut().skip(at).take(1).for_each(|moment| moment.what = what),
+        5 => facts.trail.iter_mut().skip(at).take(1).for_each(|moment| moment.kind = kind),
         6 => facts.arrived = Timestamp::from_millis(odd(dice)),
         7 => facts.took_ms = odd(dice),
         8 => facts.attempts.clear(),
         9 => facts.outcomes.clear(),
         10 => facts.attempts.iter_mut().for_each(|one| one.finished = Timestamp::from_millis(odd(dice))),
-        _ => facts.asked = None,
+        _ => facts.request = None,
     }
 }
 

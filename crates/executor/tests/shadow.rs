@@ -95,18 +95,18 @@ impl ToolBehavior {
 #[derive(Debug, Default)]
 struct StreamLog {
     answers: Vec<String>,
-    asked: Vec<(String, u32, Option<Timestamp>)>,
+    attempts: Vec<(String, u32, Option<Timestamp>)>,
     notices: BTreeMap<String, Vec<CallNotice>>,
 }
 
 impl StreamLog {
     /// Returns the reports of shadow mode for each call.
-    fn told(&self) -> Vec<Vec<ShadowDecision>> {
-        let told = |notice: &CallNotice| match notice {
+    fn reported(&self) -> Vec<Vec<ShadowDecision>> {
+        let report_of = |notice: &CallNotice| match notice {
             CallNotice::WouldHave(shadowed) => Some(*shadowed),
             _ => None,
         };
-        self.each(|notices| notices.iter().filter_map(told).collect())
+        self.each(|notices| notices.iter().filter_map(report_of).collect())
     }
 
     /// Returns the first action on each call that off mode would not have taken.
@@ -185,23 +185,23 @@ fn run(stream: &[StreamCall], policy: CallPolicy) -> StreamLog {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
-        let seen = Arc::new(Mutex::new(StreamLog::default()));
+        let log = Arc::new(Mutex::new(StreamLog::default()));
         let clock = Arc::new(ShadowTestClock(Instant::now()));
         let engine = Engine::builder()
             .clock(clock.clone())
             .policies(Arc::new(policy))
-            .listener(Arc::new(NoticeListener(seen.clone())))
+            .listener(Arc::new(NoticeListener(log.clone())))
             .start()
             .await;
         let mut calls = Vec::new();
         for (number, given) in stream.iter().enumerate() {
             tokio::time::sleep(Duration::from_millis(given.after)).await;
             let call = envelope(number, given, clock.now());
-            let (given, seen) = (given.clone(), seen.clone());
+            let (given, log) = (given.clone(), log.clone());
             let tool = move |attempt: Attempt| {
-                let asked =
+                let entry =
                     (attempt.envelope.request_id.as_str().to_owned(), attempt.number, attempt.deadline);
-                seen.lock().asked.push(asked);
+                log.lock().attempts.push(entry);
                 let given = given.clone();
                 async move {
                     tokio::time::sleep(Duration::from_millis(given.takes)).await;
@@ -213,10 +213,10 @@ fn run(stream: &[StreamCall], policy: CallPolicy) -> StreamLog {
         for call in calls {
             let called = call.await.unwrap();
             let answer = format!("{} {:?}", serde_json::to_string(&called.result).unwrap(), called.remarks);
-            seen.lock().answers.push(answer);
+            log.lock().answers.push(answer);
         }
         drop(engine);
-        std::mem::take(&mut *seen.lock())
+        std::mem::take(&mut *log.lock())
     })
 }
 
@@ -231,15 +231,15 @@ fn compare(
     let shadow = with(EnforcementMode::Shadow);
     assert_as_off(&with(EnforcementMode::Off), &shadow);
     let enforced = with(EnforcementMode::Enforce);
-    assert_eq!(enforced.told(), vec![vec![]; stream.len()], "who acts has nothing to wish for");
-    (shadow.told(), enforced.done())
+    assert_eq!(enforced.reported(), vec![vec![]; stream.len()], "who acts has nothing to wish for");
+    (shadow.reported(), enforced.done())
 }
 
 fn assert_as_off(off: &StreamLog, shadow: &StreamLog) {
     assert_eq!(shadow.answers, off.answers);
-    assert_eq!(shadow.asked, off.asked, "the tool sees no difference either");
-    assert_eq!(off.told(), vec![vec![]; off.answers.len()]);
-    assert!(shadow.told().iter().all(|told| told.len() <= 1), "{:?}", shadow.told());
+    assert_eq!(shadow.attempts, off.attempts, "the tool sees no difference either");
+    assert_eq!(off.reported(), vec![vec![]; off.answers.len()]);
+    assert!(shadow.reported().iter().all(|reports| reports.len() <= 1), "{:?}", shadow.reported());
 }
 
 fn plain(class: ToolClass) -> CallPolicy {
@@ -393,20 +393,20 @@ proptest! {
 
     #[test]
     fn shadow_reports_the_duplicates_that_enforce_replays((class, stream) in duplicates()) {
-        let (told, done) = compare(&stream, &plain(class), only_dedupe);
-        prop_assert_eq!(told, done);
+        let (reported, done) = compare(&stream, &plain(class), only_dedupe);
+        prop_assert_eq!(reported, done);
     }
 
     #[test]
     fn shadow_reports_the_remarks_and_refusals_of_an_enforcing_guard(stream in loops()) {
-        let (told, done) = compare(&stream, &plain(ToolClass::Idempotent), MechanismModes::all);
-        prop_assert_eq!(told, done);
+        let (reported, done) = compare(&stream, &plain(ToolClass::Idempotent), MechanismModes::all);
+        prop_assert_eq!(reported, done);
     }
 
     #[test]
     fn shadow_reports_the_refusals_of_a_breaker_that_first_opens(stream in falling_ill()) {
-        let (told, done) = compare(&stream, &plain(ToolClass::Idempotent), without_judges);
-        prop_assert_eq!(told, done);
+        let (reported, done) = compare(&stream, &plain(ToolClass::Idempotent), without_judges);
+        prop_assert_eq!(reported, done);
     }
 }
 
@@ -431,8 +431,8 @@ fn each_kind_of_decision_occurs_in_these_streams() {
         refused(Code::IdempotencyConflict),
         vec![ShadowDecision::Failed(Code::OutcomeUnknown)],
     ];
-    let (told, done) = compare(&stream, &plain(ToolClass::Mutating), only_dedupe);
-    assert_eq!((&told[..], &done[..]), (&expected[..], &expected[..]));
+    let (reported, done) = compare(&stream, &plain(ToolClass::Mutating), only_dedupe);
+    assert_eq!((&reported[..], &done[..]), (&expected[..], &expected[..]));
 
     let stream = vec![call(1, ToolBehavior::Refused); 4];
     let expected = [
@@ -441,14 +441,14 @@ fn each_kind_of_decision_occurs_in_these_streams() {
         refused(Code::LoopDetected),
         refused(Code::LoopDetected),
     ];
-    let (told, done) = compare(&stream, &plain(ToolClass::Idempotent), MechanismModes::all);
-    assert_eq!((&told[..], &done[..]), (&expected[..], &expected[..]));
+    let (reported, done) = compare(&stream, &plain(ToolClass::Idempotent), MechanismModes::all);
+    assert_eq!((&reported[..], &done[..]), (&expected[..], &expected[..]));
 
     let stream: Vec<StreamCall> = (0..7).map(|number| call(number, ToolBehavior::Down)).collect();
     let open = refused(Code::CircuitOpen);
     let expected = [vec![], vec![], vec![], vec![], vec![], open.clone(), open];
-    let (told, done) = compare(&stream, &plain(ToolClass::Idempotent), without_judges);
-    assert_eq!((&told[..], &done[..]), (&expected[..], &expected[..]));
+    let (reported, done) = compare(&stream, &plain(ToolClass::Idempotent), without_judges);
+    assert_eq!((&reported[..], &done[..]), (&expected[..], &expected[..]));
 }
 
 /// Reasons against a run do not matter for a call that would not have run: enforce mode looks for a stored result
@@ -459,12 +459,12 @@ fn a_duplicate_is_reported_before_an_open_breaker() {
     let mut stream = vec![keyed(99, ToolBehavior::Well)];
     stream.extend((0..5).map(|number| keyed(number, ToolBehavior::Down)));
     stream.extend([keyed(99, ToolBehavior::Well), keyed(7, ToolBehavior::Well)]);
-    let (told, done) = compare(&stream, &plain(ToolClass::Idempotent), without_judges);
+    let (reported, done) = compare(&stream, &plain(ToolClass::Idempotent), without_judges);
     assert_eq!(
-        told[6..],
+        reported[6..],
         [vec![ShadowDecision::Duplicate], vec![ShadowDecision::Refused(Code::CircuitOpen)]]
     );
-    assert_eq!(told, done);
+    assert_eq!(reported, done);
 }
 
 /// In enforce mode the rest of the call would differ. Shadow mode reports the first difference.
@@ -484,7 +484,7 @@ fn limits_of_no_mechanism_are_reported_and_not_enforced() {
         let with = |mode| run(&stream, CallPolicy { modes: MechanismModes::all(mode), ..policy.clone() });
         let shadow = with(EnforcementMode::Shadow);
         assert_as_off(&with(EnforcementMode::Off), &shadow);
-        assert_eq!(shadow.told().last().unwrap(), &[expected], "{stream:?}");
+        assert_eq!(shadow.reported().last().unwrap(), &[expected], "{stream:?}");
         let done = with(EnforcementMode::Enforce).done();
         match expected {
             // It fails like any other call, with a different error.

@@ -446,18 +446,18 @@ impl EngineListener for SystemEventListener {
 
 #[tokio::test(start_paused = true)]
 async fn an_expired_approval_request_is_not_counted_as_pending() {
-    let heard = Arc::new(SystemEventListener::default());
+    let listener = Arc::new(SystemEventListener::default());
     let mut policy = policy();
     policy.approval.when = ApprovalTrigger::Always;
     let expires = policy.approval.parked;
-    let builder = Engine::builder().clock(Arc::new(RuntimeClock::new())).listener(heard.clone());
+    let builder = Engine::builder().clock(Arc::new(RuntimeClock::new())).listener(listener.clone());
     let engine = builder.policies(Arc::new(policy)).start().await;
     assert_eq!(code(&pay(&engine).await), Some(Code::ApprovalRequired));
     // The request stays after the response was sent.
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(*heard.0.lock(), ["0 waited, 1 wait"]);
+    assert_eq!(*listener.0.lock(), ["0 waited, 1 wait"]);
     tokio::time::sleep(expires + Duration::from_secs(60)).await;
-    assert_eq!(*heard.0.lock(), ["0 waited, 1 wait", "1 waited, 0 wait"]);
+    assert_eq!(*listener.0.lock(), ["0 waited, 1 wait", "1 waited, 0 wait"]);
 }
 
 fn reported(text: &Value, kind: ReportKind) -> ToolReport {
@@ -503,10 +503,10 @@ async fn rp_8_concurrent_operator_changes_in_two_processes_are_both_made_and_rep
 #[tokio::test(start_paused = true)]
 async fn rp_9_reports_of_hosts_count_for_trust_and_scores_as_calls_do() {
     let world = SharedStoreWorld::new();
-    let heard = Arc::new(SystemEventListener::default());
+    let listener = Arc::new(SystemEventListener::default());
     let rules = CallPolicy { trust: PolicyProfile::Standard.policy(ToolClass::Unknown).trust, ..policy() };
     let builder = Engine::builder().clock(world.clock.clone()).store(world.store.clone());
-    let engine = builder.policies(Arc::new(rules.clone())).listener(heard.clone()).start().await;
+    let engine = builder.policies(Arc::new(rules.clone())).listener(listener.clone()).start().await;
     let failure =
         json!({ "toolName": "pay", "pluginName": "bank", "error": "x", "severity": "server_error" });
     for _ in 0..2 {
@@ -521,7 +521,7 @@ async fn rp_9_reports_of_hosts_count_for_trust_and_scores_as_calls_do() {
     );
     let changes = engine.record_report(None, &reported(&failure, ReportKind::Failure));
     assert_eq!(changes.iter().map(|change| change.to).collect::<Vec<_>>(), [TrustState::Escalated]);
-    assert_eq!(*heard.0.lock(), ["trust ESCALATED"]);
+    assert_eq!(*listener.0.lock(), ["trust ESCALATED"]);
     assert_eq!(code(&pay(&engine).await), Some(Code::ApprovalRequired), "calls of that tool are asked about");
     let success = json!({ "toolName": "pay", "pluginName": "bank", "durationMs": 100 });
     engine.record_report(None, &reported(&success, ReportKind::Success));
@@ -569,15 +569,15 @@ async fn tools_are_seen_with_their_numbers_and_found_in_the_history_by_others() 
         (&unused["tool"]["tool"], &unused["called"], &unused["calls"], unused.get("lastCallAtMs")),
         (&json!("unused"), &json!(false), &json!(0), None)
     );
-    let seen = &tools[0];
-    assert_eq!((seen.calls, seen.failures, seen.refused, seen.counted), (3, 1, 1, CountSource::SinceStart));
+    let view = &tools[0];
+    assert_eq!((view.calls, view.failures, view.refused, view.counted), (3, 1, 1, CountSource::SinceStart));
     assert_eq!(
-        (seen.breaker, seen.trust, seen.class),
+        (view.breaker, view.trust, view.class),
         (State::ForcedOpen, TrustState::Trusted, ToolClass::Idempotent)
     );
-    assert_eq!(seen.score.unwrap().samples, 2, "a refusal says nothing about the tool");
+    assert_eq!(view.score.unwrap().samples, 2, "a refusal says nothing about the tool");
     assert_eq!(engine.admin().score(None, &tool("unused")), None);
-    let written = serde_json::to_value(seen).unwrap();
+    let written = serde_json::to_value(view).unwrap();
     assert_eq!(
         (&written["tool"], &written["class"], &written["called"]),
         (&json!({ "namespace": "bank", "tool": "pay" }), &json!("idempotent"), &json!(true))
@@ -658,9 +658,9 @@ async fn everything_that_is_changed_by_hand_is_in_the_audit_with_who_and_when() 
     engine.admin().audited(&by(), done).await;
 
     let entries = engine.admin().audit(&AuditQuery::default()).await.unwrap().found;
-    let told: Vec<_> = entries.iter().rev().map(|entry| (entry.deed, entry.on.as_str())).collect();
+    let actions: Vec<_> = entries.iter().rev().map(|entry| (entry.deed, entry.on.as_str())).collect();
     assert_eq!(
-        told,
+        actions,
         [
             (AuditAction::Approved, "request 0 of bank/pay"),
             (AuditAction::BreakerForcedOpen, "tool:bank:pay"),

@@ -10,8 +10,8 @@ pub(crate) const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
 pub(crate) const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
 
 /// Returns the notification that cancels a request.
-pub(crate) fn cancel(id: &RpcId, why: &str) -> RpcMessage {
-    let params = format!(r#"{{"requestId":{id},"reason":{}}}"#, JsonText::string(why).as_str());
+pub(crate) fn cancel(id: &RpcId, reason: &str) -> RpcMessage {
+    let params = format!(r#"{{"requestId":{id},"reason":{}}}"#, JsonText::string(reason).as_str());
     RpcMessage::notification("notifications/cancelled", JsonText::parse(params).ok().as_ref())
 }
 

@@ -294,10 +294,10 @@ impl JsonParser<'_> {
     }
 
     #[cold]
-    fn expected(&self, what: &str) -> JsonError {
+    fn expected(&self, item: &str) -> JsonError {
         match self.text.get(self.at..).and_then(|rest| rest.chars().next()) {
-            Some(found) => self.wrong(format!("expected {what}, found {found:?}")),
-            None => self.wrong(format!("expected {what}, found the end of the text")),
+            Some(found) => self.wrong(format!("expected {item}, found {found:?}")),
+            None => self.wrong(format!("expected {item}, found the end of the text")),
         }
     }
 

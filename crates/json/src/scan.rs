@@ -342,8 +342,8 @@ impl<'t> JsonScanner<'t> {
 
     /// Returns the error that something else was expected here.
     #[cold]
-    pub fn expected(&self, what: &'static str) -> JsonSyntaxError {
-        JsonSyntaxError { at: self.at, problem: JsonProblem::NotJson(what) }
+    pub fn expected(&self, item: &'static str) -> JsonSyntaxError {
+        JsonSyntaxError { at: self.at, problem: JsonProblem::NotJson(item) }
     }
 }
 

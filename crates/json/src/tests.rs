@@ -271,12 +271,12 @@ fn oracle(value: JsonValue<'_>) -> serde_json::Value {
 fn agrees(text: &[u8]) -> Result<(), TestCaseError> {
     match (JsonDocument::parse(text, JsonLimits::ENVELOPE), serde_json::from_slice::<serde_json::Value>(text))
     {
-        (Ok(ours), Ok(theirs)) => prop_assert_eq!(oracle(ours.root()), theirs),
+        (Ok(own), Ok(reference)) => prop_assert_eq!(oracle(own.root()), reference),
         (Err(_), Err(_)) => {}
-        (Ok(_), Err(theirs)) => {
-            prop_assert!(theirs.to_string().contains("number out of range"), "{}", theirs)
+        (Ok(_), Err(reference)) => {
+            prop_assert!(reference.to_string().contains("number out of range"), "{}", reference)
         }
-        (Err(ours), Ok(_)) => prop_assert!(ours.problem.contains("duplicate name"), "{}", ours),
+        (Err(own), Ok(_)) => prop_assert!(own.problem.contains("duplicate name"), "{}", own),
     }
     Ok(())
 }

@@ -22,9 +22,9 @@ impl Iterator for DecodedChars<'_> {
         let mut character = rest.next()?;
         self.0 = rest.as_str();
         if character == '\\'
-            && let Ok((meant, length)) = escape(self.0.as_bytes())
+            && let Ok((decoded, length)) = escape(self.0.as_bytes())
         {
-            character = meant;
+            character = decoded;
             self.0 = self.0.get(length..).unwrap_or_default();
         }
         Some(character)
@@ -40,8 +40,8 @@ pub(super) fn unescape(inner: &str) -> Cow<'_, str> {
     let mut rest = inner;
     while let Some((before, after)) = rest.split_once('\\') {
         text.push_str(before);
-        let (meant, length) = escape(after.as_bytes()).unwrap_or(('\\', 0));
-        text.push(meant);
+        let (decoded, length) = escape(after.as_bytes()).unwrap_or(('\\', 0));
+        text.push(decoded);
         rest = after.get(length..).unwrap_or_default();
     }
     text.push_str(rest);
@@ -57,7 +57,7 @@ pub struct InvalidEscape {
 /// Returns the character of an escape and its length. `rest` is the text after the backslash.
 pub fn escape(rest: &[u8]) -> Result<(char, usize), InvalidEscape> {
     let bad = |offset, problem| Err(InvalidEscape { offset, problem });
-    let meant = match rest.first() {
+    let decoded = match rest.first() {
         Some(b'"') => '"',
         Some(b'\\') => '\\',
         Some(b'/') => '/',
@@ -70,8 +70,8 @@ pub fn escape(rest: &[u8]) -> Result<(char, usize), InvalidEscape> {
             let Some(first) = four_hex_digits(rest, 1) else {
                 return bad(1, "expected four hex digits after \\u");
             };
-            if let Some(meant) = char::from_u32(first) {
-                return Ok((meant, 5));
+            if let Some(decoded) = char::from_u32(first) {
+                return Ok((decoded, 5));
             }
             // All that is not a character is half of a pair, and only the high half can come first.
             let second = match rest.get(5..7) {
@@ -81,14 +81,14 @@ pub fn escape(rest: &[u8]) -> Result<(char, usize), InvalidEscape> {
             return match (first, second) {
                 (0xD800..=0xDBFF, Some(second @ 0xDC00..=0xDFFF)) => {
                     let number = 0x1_0000 + ((first - 0xD800) << 10) + (second - 0xDC00);
-                    char::from_u32(number).map_or_else(|| bad(0, LONE), |meant| Ok((meant, 11)))
+                    char::from_u32(number).map_or_else(|| bad(0, LONE), |decoded| Ok((decoded, 11)))
                 }
                 _ => bad(0, LONE),
             };
         }
         _ => return bad(0, "expected one of \" \\ / b f n r t u after a backslash"),
     };
-    Ok((meant, 1))
+    Ok((decoded, 1))
 }
 
 const LONE: &str = "half of a surrogate pair stands alone";

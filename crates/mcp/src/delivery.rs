@@ -55,16 +55,16 @@ pub enum DeliveryProof {
 #[derive(Debug)]
 pub struct PendingDelivery {
     stage: watch::Receiver<DeliveryStage>,
-    news: SharedDeliveryCallback,
+    callback: SharedDeliveryCallback,
 }
 
 impl PendingDelivery {
     /// Does the same as [`PendingDelivery::settled`], and also calls the delivery callback.
     pub async fn settled_with_callback(self, grace: Duration) -> DeliveryOutcome {
-        let news = self.news.clone();
+        let callback = self.callback.clone();
         let fate = self.settled(grace).await;
         match fate {
-            DeliveryOutcome::Delivered(_) => news.run_once(),
+            DeliveryOutcome::Delivered(_) => callback.run_once(),
             DeliveryOutcome::Lost => {}
         }
         fate
@@ -112,7 +112,7 @@ impl PendingDelivery {
 pub struct DeliveryTracker {
     id: Option<RpcId>,
     stage: watch::Sender<DeliveryStage>,
-    news: SharedDeliveryCallback,
+    callback: SharedDeliveryCallback,
 }
 
 impl DeliveryTracker {
@@ -125,14 +125,14 @@ impl DeliveryTracker {
     /// known. If a message proves the delivery, the callback runs before that message is passed on, because the
     /// message may repeat the same call. So the callback must be given before the response is sent.
     pub fn with_callback(id: Option<RpcId>, arrived: Option<DeliveryCallback>) -> (Self, PendingDelivery) {
-        let (stage, seen) = watch::channel(DeliveryStage::Waiting);
-        let news = SharedDeliveryCallback(Arc::new(Mutex::new(arrived)));
-        (Self { id, stage, news: news.clone() }, PendingDelivery { stage: seen, news })
+        let (stage, stages) = watch::channel(DeliveryStage::Waiting);
+        let callback = SharedDeliveryCallback(Arc::new(Mutex::new(arrived)));
+        (Self { id, stage, callback: callback.clone() }, PendingDelivery { stage: stages, callback })
     }
 
     fn arrived(&self, proof: DeliveryProof) {
         self.stage.send_replace(DeliveryStage::Known(proof));
-        self.news.run_once();
+        self.callback.run_once();
     }
 }
 
@@ -267,21 +267,21 @@ impl DeliveryLink {
     /// Records a message from the client: everything written before has arrived, except a response that the message
     /// cancels.
     pub fn record_message(&self, message: &RpcMessage) {
-        let mut heard = Vec::new();
+        let mut proven = Vec::new();
         self.0.state.lock().written.retain(|tracker| {
             let is_cancel = tracker.id.as_ref().is_some_and(|id| message.cancels(id));
             if !is_cancel {
-                heard.push(tracker.clone());
+                proven.push(tracker.clone());
             }
             is_cancel
         });
-        heard.iter().for_each(|tracker| tracker.arrived(DeliveryProof::NextMessage));
+        proven.iter().for_each(|tracker| tracker.arrived(DeliveryProof::NextMessage));
     }
 
     /// Records other input from the client, such as a request for a stream.
     pub fn record_input(&self) {
-        let heard = std::mem::take(&mut self.0.state.lock().written);
-        heard.iter().for_each(|tracker| tracker.arrived(DeliveryProof::NextMessage));
+        let proven = std::mem::take(&mut self.0.state.lock().written);
+        proven.iter().for_each(|tracker| tracker.arrived(DeliveryProof::NextMessage));
     }
 
     /// Records that the client closed the connection after it had read everything.
@@ -354,10 +354,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_delivery_is_recorded_before_the_message_that_proves_it_is_handled() {
         let link = DeliveryLink::new();
-        let told = Arc::new(Mutex::new(0));
+        let calls = Arc::new(Mutex::new(0));
         let answer = || {
-            let told = told.clone();
-            let arrived: DeliveryCallback = Box::new(move || *told.lock() += 1);
+            let calls = calls.clone();
+            let arrived: DeliveryCallback = Box::new(move || *calls.lock() += 1);
             let (tracker, delivery) = DeliveryTracker::with_callback(Some(RpcId::number(7)), Some(arrived));
             link.record_handed_over(tracker);
             link.record_flush();
@@ -365,22 +365,22 @@ mod tests {
         };
         let first = answer();
         link.record_message(&message(r#"{"jsonrpc":"2.0","id":8,"method":"ping"}"#));
-        assert_eq!(*told.lock(), 1, "at once, whoever waits for it or not");
+        assert_eq!(*calls.lock(), 1, "at once, whoever waits for it or not");
         assert_eq!(
             first.settled_with_callback(GRACE).await,
             DeliveryOutcome::Delivered(DeliveryProof::NextMessage)
         );
-        assert_eq!(*told.lock(), 1, "and once");
+        assert_eq!(*calls.lock(), 1, "and once");
         // Delivered by time alone, and lost.
         assert_eq!(
             answer().settled_with_callback(GRACE).await,
             DeliveryOutcome::Delivered(DeliveryProof::StillOpen)
         );
-        assert_eq!(*told.lock(), 2);
+        assert_eq!(*calls.lock(), 2);
         let lost = answer();
         link.close();
         assert_eq!(lost.settled_with_callback(GRACE).await, DeliveryOutcome::Lost);
-        assert_eq!(*told.lock(), 2);
+        assert_eq!(*calls.lock(), 2);
     }
 
     #[tokio::test(start_paused = true)]

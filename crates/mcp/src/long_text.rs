@@ -65,7 +65,7 @@ impl LongText {
             let mut all = first.whole.iter().chain(&last);
             all.find(|member| member.name == name).map(|member| member.value)
         };
-        let is_call = value("method").is_some() || matches!(first.begun, Some("method" | "params"));
+        let is_call = value("method").is_some() || matches!(first.incomplete, Some("method" | "params"));
         match (is_call, value("id")) {
             (true, None) => LongMessage::Notification,
             (true, Some(id)) => RpcId::parse(id).map_or(LongMessage::NotAMessage, LongMessage::Request),
@@ -94,7 +94,7 @@ struct PlainMember<'a> {
 struct HeadMembers<'a> {
     whole: Vec<PlainMember<'a>>,
     /// Name of the member whose value is incomplete.
-    begun: Option<&'a str>,
+    incomplete: Option<&'a str>,
 }
 
 /// Returns the members at the beginning of an object, up to the first whose value is not plain or is incomplete here.
@@ -109,7 +109,7 @@ fn members_of_head(head: &[u8]) -> Option<HeadMembers<'_>> {
         let behind = trim_start(behind);
         let name = name.get(1..name.len() - 1).unwrap_or_default();
         let Some((value, behind)) = plain_value(behind) else {
-            first.begun = Some(name);
+            first.incomplete = Some(name);
             return Some(first);
         };
         first.whole.push(PlainMember { name, value });
@@ -214,7 +214,7 @@ mod tests {
         r#"a,\"id\":9,\"method\":\"no\"}\\ "#.repeat(1000)
     }
 
-    fn seen(text: &str) -> LongMessage {
+    fn classify(text: &str) -> LongMessage {
         LongText::of(text.replace("LONG", &long()).as_bytes()).message()
     }
 
@@ -234,10 +234,10 @@ mod tests {
             // The end has not arrived.
             r#"{"jsonrpc":"2.0","id":7,"result":{"text":"LONG"#,
         ] {
-            assert_eq!(seen(text), response("7"), "{text}");
+            assert_eq!(classify(text), response("7"), "{text}");
         }
-        assert_eq!(seen(r#"{"id":"a\"b","result":"LONG"}"#), response(r#""a\"b""#));
-        assert_eq!(seen(r#"{"result":"LONG","id":"a\\"}"#), response(r#""a\\""#));
+        assert_eq!(classify(r#"{"id":"a\"b","result":"LONG"}"#), response(r#""a\"b""#));
+        assert_eq!(classify(r#"{"result":"LONG","id":"a\\"}"#), response(r#""a\\""#));
     }
 
     #[test]
@@ -249,14 +249,14 @@ mod tests {
             r#"{"params":{"a":"LONG"},"id":7}"#,
             r#"{"id":7,"params":{"a":"LONG"},"method":"x"}"#,
         ] {
-            assert_eq!(seen(text), request, "{text}");
+            assert_eq!(classify(text), request, "{text}");
         }
         for text in [
             r#"{"jsonrpc":"2.0","method":"x","params":{"id":7,"a":"LONG"}}"#,
             r#"{"params":{"a":"LONG","id":7},"method":"x"}"#,
             r#"{"method":"LONG"}"#,
         ] {
-            assert_eq!(seen(text), LongMessage::Notification, "{text}");
+            assert_eq!(classify(text), LongMessage::Notification, "{text}");
         }
     }
 
@@ -272,7 +272,7 @@ mod tests {
             "{LONG",
             "{",
         ] {
-            assert_eq!(seen(text), LongMessage::Unclear, "{text}");
+            assert_eq!(classify(text), LongMessage::Unclear, "{text}");
         }
     }
 
@@ -281,10 +281,10 @@ mod tests {
         for text in
             ["LONG", r#"["LONG"]"#, r#""LONG""#, "", r#"{"id":null,"error":"LONG"}"#, r#"{"id":[],"x":1}"#]
         {
-            let seen = seen(text);
+            let actual = classify(text);
             // An id that is a list is not read at all.
             let expected = if text.contains("[]") { LongMessage::Unclear } else { LongMessage::NotAMessage };
-            assert_eq!(seen, expected, "{text}");
+            assert_eq!(actual, expected, "{text}");
         }
     }
 

@@ -108,7 +108,7 @@ async fn dropping_a_call_or_its_stream_cancels_it_at_the_other_side() {
         _ = back.post(&sent, &context) => panic!("nobody answered"),
         incoming = front.next() => incoming.responder.unwrap(),
     };
-    responder.gone().await;
+    responder.closed().await;
     let (answer, responder) = tokio::join!(back.post(&sent, &context), async {
         let responder = front.next().await.responder.unwrap();
         responder.send(progress(1)).unwrap();
@@ -116,7 +116,7 @@ async fn dropping_a_call_or_its_stream_cancels_it_at_the_other_side() {
     });
     assert!(!responder.is_gone());
     drop(answer);
-    responder.gone().await;
+    responder.closed().await;
     let delivery = responder.finish(result(&RpcId::number(1), "{}"));
     assert_eq!(delivery.settled(GRACE).await, DeliveryOutcome::Lost);
 }
@@ -137,8 +137,8 @@ async fn a_legacy_session_is_opened_listened_to_resumed_and_ended() {
     let answer = answer.unwrap();
     assert_eq!(answer.session.as_deref(), Some("s1"));
     let context = legacy("s1");
-    let told = RpcMessage::notification("notifications/initialized", None);
-    assert!(matches!(back.post(&told, &context).await.unwrap().content, UpstreamContent::Accepted));
+    let notification = RpcMessage::notification("notifications/initialized", None);
+    assert!(matches!(back.post(&notification, &context).await.unwrap().content, UpstreamContent::Accepted));
     front.next().await;
 
     let mut listening = back.listen(&context, None).await.unwrap();
@@ -155,7 +155,7 @@ async fn a_legacy_session_is_opened_listened_to_resumed_and_ended() {
 
     back.end(&context).await.unwrap();
     assert!(listening.next().await.is_none());
-    assert_eq!(back.post(&told, &context).await.unwrap_err(), UpstreamFailure::SessionLost);
+    assert_eq!(back.post(&notification, &context).await.unwrap_err(), UpstreamFailure::SessionLost);
     assert_eq!(back.listen(&context, None).await.unwrap_err(), UpstreamFailure::SessionLost);
 }
 
@@ -297,15 +297,15 @@ async fn events_without_a_message_are_reported_and_the_stream_continues_until_it
 async fn a_response_that_is_too_long_is_not_buffered() {
     let text = "x".repeat(10_000);
     let json = "Content-Type: application/json\r\n";
-    let told = answer("200 OK", json, &text);
+    let sized = answer("200 OK", json, &text);
     let chunked =
         format!("HTTP/1.1 200 OK\r\n{json}Transfer-Encoding: chunked\r\n\r\n2710\r\n{text}\r\n0\r\n\r\n");
-    for (answer, told) in [(told, Some(10_000)), (chunked, None)] {
+    for (answer, announced) in [(sized, Some(10_000)), (chunked, None)] {
         let address = scripted(vec![answer]).await;
         let settings = HttpUpstreamSettings { message_bytes: 1000, ..patient() };
         let back = HttpUpstream::new(&format!("http://{address}/"), settings).unwrap();
         let failure = back.post(&call(1), &modern()).await.unwrap_err();
-        assert_eq!(failure, UpstreamFailure::TooLarge { announced: told, limit: 1000 });
+        assert_eq!(failure, UpstreamFailure::TooLarge { announced, limit: 1000 });
     }
 }
 
@@ -314,27 +314,27 @@ async fn an_idle_connection_that_closed_is_replaced_transparently() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let back = server_at(listener.local_addr().unwrap());
     let body = r#"{"jsonrpc":"2.0","id":1,"result":{}}"#;
-    let kept =
+    let response =
         answer("200 OK", "Content-Type: application/json\r\n", body).replace("Connection: close\r\n", "");
-    let (ended, mut seen) = tokio::sync::mpsc::unbounded_channel();
+    let (closed_sender, mut closed_receiver) = tokio::sync::mpsc::unbounded_channel();
     let serving = async {
         for _ in 0..5 {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut request = vec![0; 64 << 10];
             let read = stream.read(&mut request).await.unwrap();
             assert!(read > 0);
-            stream.write_all(kept.as_bytes()).await.unwrap();
+            stream.write_all(response.as_bytes()).await.unwrap();
             // The connection ends a moment after its response. The peer that has seen it ends the other half.
             stream.shutdown().await.unwrap();
             assert_eq!(stream.read(&mut request).await.unwrap(), 0);
-            ended.send(()).unwrap();
+            closed_sender.send(()).unwrap();
         }
     };
     let asking = async {
         for _ in 0..5 {
             back.post(&call(1), &modern()).await.unwrap();
             // The end of the connection was seen, as between two calls of an agent.
-            seen.recv().await.unwrap();
+            closed_receiver.recv().await.unwrap();
         }
     };
     tokio::join!(serving, asking);

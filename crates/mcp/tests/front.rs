@@ -240,7 +240,7 @@ async fn the_responder_detects_that_the_stream_was_closed() {
         }
         assert!(!responder.is_gone());
         drop(client);
-        responder.gone().await;
+        responder.closed().await;
         assert_eq!(responder.send(progress(9)), Err(StreamSendError::Gone));
         let delivery = responder.finish(result(&RpcId::number(7), "{}"));
         assert_eq!(delivery.settled(GRACE).await, DeliveryOutcome::Lost);
@@ -349,7 +349,7 @@ async fn a_broken_stream_is_resumed_behind_the_last_event_seen() {
     assert!(client.chunk().await.unwrap().starts_with("id: 0-1\ndata: {"));
     responder.send(progress(2)).unwrap();
     drop(client);
-    responder.gone().await;
+    responder.closed().await;
     responder.send(progress(3)).expect("a client may come back");
     let delivery = responder.finish(result(&RpcId::number(7), "{}"));
     let mut client = server.client().await;

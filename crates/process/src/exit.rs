@@ -120,12 +120,12 @@ mod tests {
         let node = "node:internal/modules/cjs/loader:1143\n  throw err;\n  ^\n\nError: Cannot find module '/srv/server.js'\n    \
                     at Module._resolveFilename (node:internal/modules/cjs/loader:1140:15)\n    at node:internal/main:28:49 {\n  \
                     code: 'MODULE_NOT_FOUND',\n  requireStack: []\n}\n\nNode.js v20.11.0\n\n";
-        let said = "Error: Cannot find module '/srv/server.js' | code: 'MODULE_NOT_FOUND', | requireStack: [] | Node.js v20.11.0";
-        assert_eq!(words(node).as_deref(), Some(said));
+        let expected = "Error: Cannot find module '/srv/server.js' | code: 'MODULE_NOT_FOUND', | requireStack: [] | Node.js v20.11.0";
+        assert_eq!(words(node).as_deref(), Some(expected));
         assert_eq!(words("a\nerror: b\nc\n\nd\n").as_deref(), Some("error: b | c | d"));
         assert_eq!(words("error: z\na\nb\nc\nd").as_deref(), Some("error: z | b | c | d"));
         assert_eq!(words("\n  \n}\n"), None);
-        assert_eq!(words(&"x".repeat(500)).map(|said| said.chars().count()), Some(LONGEST_LINE + 1));
+        assert_eq!(words(&"x".repeat(500)).map(|text| text.chars().count()), Some(LONGEST_LINE + 1));
     }
 
     #[test]
@@ -139,13 +139,17 @@ mod tests {
             ChildExit::Unknown,
         ] {
             let of = |sent| classify(&exit.fault(sent), &Overrides::default(), Timestamp::ZERO);
-            let (sent, kept) = (of(SendProgress::Yes), of(SendProgress::No));
+            let (sent, unsent) = (of(SendProgress::Yes), of(SendProgress::No));
             assert_eq!(
                 (sent.reach, sent.severity, sent.nature),
                 (AttemptReach::Unknown, Severity::Crash, FaultNature::Transient),
                 "{exit}"
             );
-            assert_eq!((kept.reach, kept.nature), (AttemptReach::NotSent, FaultNature::Transient), "{exit}");
+            assert_eq!(
+                (unsent.reach, unsent.nature),
+                (AttemptReach::NotSent, FaultNature::Transient),
+                "{exit}"
+            );
         }
     }
 }

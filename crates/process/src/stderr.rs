@@ -14,7 +14,7 @@ use tokio::sync::watch;
 /// The newest stderr lines of all incarnations of one server. Clones share them.
 #[derive(Clone, Debug)]
 pub struct StderrLog {
-    kept: Arc<StderrBuffer>,
+    buffer: Arc<StderrBuffer>,
 }
 
 /// One line, without its line break.
@@ -48,7 +48,7 @@ impl StderrLog {
 
     /// Creates an empty buffer.
     pub fn new() -> Self {
-        Self { kept: Arc::new(StderrBuffer { ring: Mutex::default(), written: watch::Sender::new(0) }) }
+        Self { buffer: Arc::new(StderrBuffer { ring: Mutex::default(), written: watch::Sender::new(0) }) }
     }
 
     /// Returns the last lines, oldest first, redacted.
@@ -59,18 +59,18 @@ impl StderrLog {
 
     /// Returns the number of lines that were ever written.
     pub fn written(&self) -> u64 {
-        *self.kept.written.borrow()
+        *self.buffer.written.borrow()
     }
 
     /// Subscribes to all lines that are written from now on.
     pub fn follow(&self) -> StderrFollower {
-        let written = self.kept.written.subscribe();
+        let written = self.buffer.written.subscribe();
         let next = *written.borrow();
-        StderrFollower { kept: Arc::downgrade(&self.kept), written, next }
+        StderrFollower { buffer: Arc::downgrade(&self.buffer), written, next }
     }
 
     fn last(&self, lines: usize) -> Vec<StderrLine> {
-        let ring = self.kept.ring.lock();
+        let ring = self.buffer.ring.lock();
         ring.lines.iter().skip(ring.lines.len().saturating_sub(lines)).cloned().collect()
     }
 
@@ -92,12 +92,12 @@ impl StderrLog {
     }
 
     fn keep(&self, bytes: &[u8], cutter: &mut LineSplitter) {
-        let mut ring = self.kept.ring.lock();
+        let mut ring = self.buffer.ring.lock();
         cutter.cut(bytes, |line| ring.push(line));
         let written = ring.written;
         drop(ring);
         // One notification for many lines, so that a flood does not wake followers for each line.
-        self.kept.written.send_if_modified(|told| std::mem::replace(told, written) != written);
+        self.buffer.written.send_if_modified(|known| std::mem::replace(known, written) != written);
     }
 }
 
@@ -110,7 +110,7 @@ impl Default for StderrLog {
 /// A subscriber to new lines.
 #[derive(Debug)]
 pub struct StderrFollower {
-    kept: Weak<StderrBuffer>,
+    buffer: Weak<StderrBuffer>,
     written: watch::Receiver<u64>,
     next: u64,
 }
@@ -120,7 +120,7 @@ impl StderrFollower {
     /// skipped, which shows in the numbers. Cancel safe.
     pub async fn next(&mut self) -> Option<StderrLine> {
         loop {
-            if let Some(line) = self.kept.upgrade()?.ring.lock().at_or_after(self.next) {
+            if let Some(line) = self.buffer.upgrade()?.ring.lock().at_or_after(self.next) {
                 self.next = line.number + 1;
                 return Some(line);
             }
@@ -206,7 +206,7 @@ const LONGEST: usize = StderrLog::MAX_LINE_BYTES - CUT.len();
 mod tests {
     use super::*;
 
-    fn kept(pieces: &[&[u8]]) -> StderrLog {
+    fn log_of(pieces: &[&[u8]]) -> StderrLog {
         let (stderr, mut cutter) = (StderrLog::new(), LineSplitter::default());
         for piece in pieces {
             stderr.keep(piece, &mut cutter);
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn lines_are_put_together_whatever_pieces_they_come_in() {
-        let stderr = kept(&[b"on", b"e\r\ntw", b"", b"o\n\n", b"three"]);
+        let stderr = log_of(&[b"on", b"e\r\ntw", b"", b"o\n\n", b"three"]);
         assert_eq!(stderr.tail(10), ["one", "two", "", "three"]);
         assert_eq!(stderr.tail(2), ["", "three"]);
         assert_eq!(stderr.written(), 4);
@@ -225,13 +225,13 @@ mod tests {
 
     #[test]
     fn a_flood_is_bounded_in_lines_in_bytes_and_in_the_length_of_a_line() {
-        let short = kept(&[&b"x\n".repeat(100_000)]);
+        let short = log_of(&[&b"x\n".repeat(100_000)]);
         assert_eq!((short.tail(usize::MAX).len(), short.written()), (StderrLog::MAX_LINES, 100_000));
 
         let mut long = "y".repeat(5000).into_bytes();
         long.push(b'\n');
-        let long = kept(&[&long.repeat(100)]);
-        let ring = long.kept.ring.lock();
+        let long = log_of(&[&long.repeat(100)]);
+        let ring = long.buffer.ring.lock();
         let bytes: usize = ring.lines.iter().map(|line| line.text.len()).sum();
         assert_eq!((bytes, ring.bytes), (32 * StderrLog::MAX_LINE_BYTES, bytes));
         assert!(ring.lines.iter().all(|line| line.text.ends_with("y…")));
@@ -243,13 +243,13 @@ mod tests {
         }
         assert!(cutter.line.len() <= StderrLog::MAX_LINE_BYTES, "also a line that never ends");
 
-        let garbage = kept(&[&[0xff; 2000]]);
-        assert!(garbage.kept.ring.lock().bytes <= StderrLog::MAX_LINE_BYTES, "also bytes that are no text");
+        let garbage = log_of(&[&[0xff; 2000]]);
+        assert!(garbage.buffer.ring.lock().bytes <= StderrLog::MAX_LINE_BYTES, "also bytes that are no text");
     }
 
     #[test]
     fn secrets_are_not_shown() {
-        let stderr = kept(&[b"password=hunter2-and-more\n"]);
+        let stderr = log_of(&[b"password=hunter2-and-more\n"]);
         assert_eq!(stderr.tail(1), ["password=[redacted]"]);
         assert!(!format!("{stderr:?}").contains("hunter2"));
     }

@@ -109,14 +109,14 @@ pub enum IncarnationEnd {
     /// The owner declared it unusable, and it was ended.
     Condemned {
         /// Reason given by the owner.
-        why: String,
+        reason: String,
         /// Exit of the process.
         exit: ChildExit,
     },
     /// It could not be started.
     NotStarted {
         /// Reason.
-        why: String,
+        reason: String,
     },
 }
 
@@ -124,8 +124,8 @@ impl fmt::Display for IncarnationEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exited(exit) => write!(f, "it {exit}"),
-            Self::Condemned { why, exit } => write!(f, "it was ended: {why}; it {exit}"),
-            Self::NotStarted { why } => f.write_str(why),
+            Self::Condemned { reason, exit } => write!(f, "it was ended: {reason}; it {exit}"),
+            Self::NotStarted { reason } => f.write_str(reason),
         }
     }
 }
@@ -210,7 +210,8 @@ impl Supervisor {
     ) -> (Self, IncarnationReceiver) {
         let (wishes, wished) = mpsc::channel(WISHES);
         let (handing, handed) = mpsc::channel(1);
-        let (told, status) = watch::channel(ServerStatus { state: State::Idle, restarts: 0, last_end: None });
+        let (status_sender, status) =
+            watch::channel(ServerStatus { state: State::Idle, restarts: 0, last_end: None });
         let (stderr, clock) = (StderrLog::new(), SupervisorClock::new());
         let keeper = SupervisorTask {
             launch,
@@ -219,7 +220,7 @@ impl Supervisor {
             restarts: RestartTracker::new(seed),
             clock,
             stderr: stderr.clone(),
-            status: told,
+            status: status_sender,
             handing,
             number: IncarnationNumber(0),
             current: None,
@@ -249,11 +250,14 @@ impl Supervisor {
         let mut status = self.status.clone();
         loop {
             let is_wanted = {
-                let seen = status.borrow_and_update();
-                match &seen.state {
+                let current = status.borrow_and_update();
+                match &current.state {
                     State::Up(number) => return Ok(*number),
                     State::Down(down) if self.clock.now() < down.until => {
-                        return Err(ServerUnavailable::Down { down: *down, last_end: seen.last_end.clone() });
+                        return Err(ServerUnavailable::Down {
+                            down: *down,
+                            last_end: current.last_end.clone(),
+                        });
                     }
                     State::Closed => return Err(ServerUnavailable::Closed),
                     State::Idle | State::Down(_) => true,
@@ -276,8 +280,8 @@ impl Supervisor {
 
     /// Ends an incarnation that is no longer usable (it hangs, sends invalid messages, or closed its stdout), and
     /// counts that as a death. Has no effect for an older one. Drop its stdin before.
-    pub async fn condemn(&self, number: IncarnationNumber, why: impl Into<String>) {
-        let _ = self.wishes.send(SupervisorCommand::Condemn(number, why.into())).await;
+    pub async fn condemn(&self, number: IncarnationNumber, reason: impl Into<String>) {
+        let _ = self.wishes.send(SupervisorCommand::Condemn(number, reason.into())).await;
     }
 
     /// Stops it until the next request, and waits until none of its processes is left. Drop its stdin before.
@@ -379,9 +383,9 @@ impl SupervisorTask {
             tokio::select! {
                 wish = wished.recv() => match wish {
                     None => return,
-                    Some(SupervisorCommand::Ask) => self.asked().await,
+                    Some(SupervisorCommand::Ask) => self.start_if_allowed().await,
                     Some(SupervisorCommand::Ready(number)) => self.ready(number),
-                    Some(SupervisorCommand::Condemn(number, why)) => self.condemn(number, why).await,
+                    Some(SupervisorCommand::Condemn(number, reason)) => self.condemn(number, reason).await,
                     Some(SupervisorCommand::Stop(done)) => {
                         self.stop().await;
                         let _ = done.send(());
@@ -400,12 +404,12 @@ impl SupervisorTask {
                     }
                 }
                 () = self.handing.closed() => return,
-                () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => self.asked().await,
+                () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => self.start_if_allowed().await,
             }
         }
     }
 
-    async fn asked(&mut self) {
+    async fn start_if_allowed(&mut self) {
         let has_died = match self.restarts.state() {
             ServerState::BackingOff { .. } | ServerState::Down(_) => true,
             ServerState::Idle | ServerState::Starting { .. } | ServerState::Up { .. } => false,
@@ -434,7 +438,7 @@ impl SupervisorTask {
             }
             Err(error) => {
                 let death = if error.is_lasting() { ServerExit::CannotStart } else { ServerExit::Crashed };
-                self.died(death, IncarnationEnd::NotStarted { why: error.to_string() });
+                self.died(death, IncarnationEnd::NotStarted { reason: error.to_string() });
             }
         }
     }
@@ -446,11 +450,11 @@ impl SupervisorTask {
         }
     }
 
-    async fn condemn(&mut self, number: IncarnationNumber, why: String) {
+    async fn condemn(&mut self, number: IncarnationNumber, reason: String) {
         if self.runs(number) {
             // An unusable server gets no time to end by itself.
             let exit = self.end(Duration::ZERO).await;
-            self.died(ServerExit::Crashed, IncarnationEnd::Condemned { why, exit });
+            self.died(ServerExit::Crashed, IncarnationEnd::Condemned { reason, exit });
         }
     }
 

@@ -21,13 +21,13 @@ pub(super) fn scan<'t>(text: &'t str, label: Option<&str>) -> Cow<'t, str> {
         word: None,
         last_sign: 0,
         out: None,
-        kept: 0,
+        copied_to: 0,
     };
     scanner.run();
     match scanner.out {
         None => Cow::Borrowed(text),
         Some(mut out) => {
-            out.push_str(text.get(scanner.kept..).unwrap_or_default());
+            out.push_str(text.get(scanner.copied_to..).unwrap_or_default());
             Cow::Owned(out)
         }
     }
@@ -43,9 +43,9 @@ struct SecretScanner<'t, 'l> {
     word: Option<Range<usize>>,
     /// Position of the last `@` found, so that it is not searched twice.
     last_sign: usize,
-    /// Output so far, once it differs from the text. Covers the text up to `kept`.
+    /// Output so far, once it differs from the text. Covers the text up to `copied_to`.
     out: Option<String>,
-    kept: usize,
+    copied_to: usize,
 }
 
 impl<'t> SecretScanner<'t, '_> {
@@ -184,7 +184,7 @@ impl<'t> SecretScanner<'t, '_> {
     /// Returns true if a name before the blob makes hexadecimal harmless.
     fn public_hex(&self, start: usize) -> bool {
         // After a mask there is no name any more.
-        if self.out.is_some() && self.kept == start {
+        if self.out.is_some() && self.copied_to == start {
             return false;
         }
         match &self.word {
@@ -206,7 +206,7 @@ impl<'t> SecretScanner<'t, '_> {
         if end - masked > 2 || separates {
             return masked;
         }
-        self.kept = end;
+        self.copied_to = end;
         end
     }
 
@@ -460,11 +460,11 @@ impl<'t> SecretScanner<'t, '_> {
     }
 
     fn replace(&mut self, place: Range<usize>, with: &str) {
-        let kept = self.text.get(self.kept..place.start).unwrap_or_default();
+        let unchanged = self.text.get(self.copied_to..place.start).unwrap_or_default();
         let out = self.out.get_or_insert_with(String::new);
-        out.push_str(kept);
+        out.push_str(unchanged);
         out.push_str(with);
-        self.kept = place.end;
+        self.copied_to = place.end;
     }
 
     /// Returns the quote at this position. It may be escaped because the text is a string within a string.

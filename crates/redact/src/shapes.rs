@@ -51,12 +51,12 @@ pub(super) fn card_number(text: &[u8]) -> Option<usize> {
         if before > 0 && group < MIN_CARD_GROUP {
             return end;
         }
-        let goes_on = match rest {
+        let continues = match rest {
             [b'.', fraction @ ..] => is_fraction(fraction),
             [next, ..] => next.is_ascii_alphanumeric() || *next == b'_',
             [] => false,
         };
-        if !goes_on && is_card(digits.get(..count).unwrap_or_default()) {
+        if !continues && is_card(digits.get(..count).unwrap_or_default()) {
             end = Some(at);
         }
         match rest {
@@ -204,7 +204,7 @@ struct CharTally {
     digits: usize,
     changes: usize,
     /// One bit for each ASCII character found.
-    seen: u128,
+    characters: u128,
 }
 
 impl CharTally {
@@ -225,7 +225,7 @@ impl CharTally {
                 kind != before && kind != CharKind::Other && before != CharKind::Other && !word_begins;
             self.changes += usize::from(change);
             self.length += 1;
-            self.seen |= 1_u128 << (byte & 0x7f);
+            self.characters |= 1_u128 << (byte & 0x7f);
             (earlier, before) = (before, kind);
         }
     }
@@ -235,7 +235,7 @@ impl CharTally {
     }
 
     const fn different(&self) -> u32 {
-        self.seen.count_ones()
+        self.characters.count_ones()
     }
 
     fn kinds(&self) -> usize {

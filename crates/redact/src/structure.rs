@@ -43,14 +43,14 @@ impl DocumentEdits {
         let offset = root.span().start;
         let text = root.raw();
         let mut out = String::with_capacity(text.len());
-        let mut kept = 0;
+        let mut copied_to = 0;
         for (place, replacement) in &self.done {
             let (start, end) = (place.start - offset, place.end - offset);
-            out.push_str(text.get(kept..start).unwrap_or_default());
+            out.push_str(text.get(copied_to..start).unwrap_or_default());
             out.push_str(replacement);
-            kept = end;
+            copied_to = end;
         }
-        out.push_str(text.get(kept..).unwrap_or_default());
+        out.push_str(text.get(copied_to..).unwrap_or_default());
         Some(out)
     }
 

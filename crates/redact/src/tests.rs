@@ -87,7 +87,7 @@ fn tr_15_secrets_in_parameters_leave_neither_by_name_nor_by_shape() {
         "url":"https://bob:correcthorse@example.com/x?sig=abcdef&page=2","headers":[{"name":"Authorization","value":"opensesame"}],
         "max_tokens":512,"secret":{"a":["b"]},"note":"password is not here","cmd":"mysql --password=letmein db"}"#;
     let document = JsonDocument::parse(params.as_bytes(), JsonLimits::ENVELOPE).unwrap();
-    for told in [summary(document.root()).as_str().to_owned(), text(params).into_owned()] {
+    for redacted in [summary(document.root()).as_str().to_owned(), text(params).into_owned()] {
         for secret in [
             "hunter2",
             "12345",
@@ -99,12 +99,12 @@ fn tr_15_secrets_in_parameters_leave_neither_by_name_nor_by_shape() {
             "letmein",
             "\"b\"",
         ] {
-            assert!(!told.contains(secret), "{secret} in {told}");
+            assert!(!redacted.contains(secret), "{secret} in {redacted}");
         }
         for harmless in ["/tmp/report.txt", "512", "page=2", "-v", "example.com", "\"token\""] {
-            assert!(told.contains(harmless), "{harmless} not in {told}");
+            assert!(redacted.contains(harmless), "{harmless} not in {redacted}");
         }
-        JsonDocument::parse(told.as_bytes(), JsonLimits::ENVELOPE).unwrap();
+        JsonDocument::parse(redacted.as_bytes(), JsonLimits::ENVELOPE).unwrap();
     }
 }
 
@@ -217,12 +217,12 @@ fn sf_6_a_private_key_is_masked_to_its_last_line_wherever_it_begins() {
 fn sf_6_names_chosen_by_callers_are_redacted_in_responses() {
     let secret = format!("ghp_{}", "9aK3xQ7mZ2pL5vB8nR1tY6");
     let id = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
-    let told = format!(
+    let original = format!(
         r#"{{"calls":[{{"requestId":"r-{secret}","tool":"bank/pay-{secret}","session":"{secret}","key":"{id}"}}],
             "findings":[{{"what":"bank/{secret} fails","tools":["a","{secret}"]}}],"output":"{secret}","next":"{id}"}}"#
     );
-    let expected = told.replacen(&secret, MASK, 5);
-    assert_eq!(response(&told), expected);
+    let expected = original.replacen(&secret, MASK, 5);
+    assert_eq!(response(&original), expected);
     assert_eq!(response(&expected), expected, "a second time");
     assert!(matches!(response("no JSON"), Cow::Borrowed("no JSON")));
 }
@@ -243,8 +243,8 @@ fn sf_6_card_numbers_do_not_leave() {
     }
     let document = r#"{"n":4111111111111111,"t":"4111 1111 1111 1111","ms":1763498308123}"#;
     let document = JsonDocument::parse(document.as_bytes(), JsonLimits::ENVELOPE).unwrap();
-    let told = summary(document.root());
-    assert_eq!(told.as_str(), r#"{"n":"[redacted]","t":"[redacted]","ms":1763498308123}"#);
+    let redacted = summary(document.root());
+    assert_eq!(redacted.as_str(), r#"{"n":"[redacted]","t":"[redacted]","ms":1763498308123}"#);
     for plain in [
         "order 4111111111111112",
         "after 1763498308123 ms",
@@ -469,9 +469,9 @@ proptest! {
     fn summaries_are_valid_and_bounded(value in json()) {
         let text = value.to_string();
         if let Ok(document) = JsonDocument::parse(text.as_bytes(), JsonLimits::ENVELOPE) {
-            let told = summary(document.root());
-            prop_assert!(told.as_str().len() <= MAX_SUMMARY_BYTES);
-            prop_assert!(serde_json::from_str::<serde_json::Value>(told.as_str()).is_ok(), "{}", told.as_str());
+            let redacted = summary(document.root());
+            prop_assert!(redacted.as_str().len() <= MAX_SUMMARY_BYTES);
+            prop_assert!(serde_json::from_str::<serde_json::Value>(redacted.as_str()).is_ok(), "{}", redacted.as_str());
         }
     }
 }

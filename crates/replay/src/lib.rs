@@ -225,17 +225,17 @@ impl DifferenceKind {
 }
 
 impl<'c> Rehearsal<'c> {
-    /// Replays a recording under the current configuration. The notices of the calls `told` are stored. `progress` is
+    /// Replays a recording under the current configuration. The notices of the calls `traced` are stored. `progress` is
     /// called now and then with the position, from 0 to [`Rehearsal::length`].
     pub fn of(
         calls: &'c [RecordedCall],
         policies: ReplayPolicies<'_>,
-        told: &[usize],
+        traced: &[usize],
         progress: &mut dyn FnMut(usize),
     ) -> Self {
         let order = in_order(calls);
         let before =
-            ReplayWorld::new(calls, policies, ReplayReference::Recording(None), told).run(&order, progress);
+            ReplayWorld::new(calls, policies, ReplayReference::Recording(None), traced).run(&order, progress);
         let mut rehearsal = Self { calls, order, before, unsteady: BTreeSet::new() };
         // An unexplained call deviated for a while, and that affected later calls. The next replay takes it from the
         // recording from the start, until no new ones are found.
@@ -245,7 +245,7 @@ impl<'c> Rehearsal<'c> {
                 return rehearsal;
             }
             let against = ReplayReference::Recording(Some(&rehearsal.before));
-            let again = ReplayWorld::new(calls, policies, against, told).run(&rehearsal.order, &mut |_| {});
+            let again = ReplayWorld::new(calls, policies, against, traced).run(&rehearsal.order, &mut |_| {});
             rehearsal.before = again.merged_with(rehearsal.before);
             if rehearsal.before.taken().count() == known {
                 return rehearsal;
@@ -268,19 +268,19 @@ impl<'c> Rehearsal<'c> {
     }
 
     /// Returns the number of calls that were taken from the recording for this reason.
-    pub fn count_taken(&self, why: TakenReason) -> usize {
-        let unsteady = if why == TakenReason::NotExplained { self.unsteady.len() } else { 0 };
-        self.before.taken().filter(|call| call.end == ReplayEnd::Taken(why)).count() + unsteady
+    pub fn count_taken(&self, reason: TakenReason) -> usize {
+        let unsteady = if reason == TakenReason::NotExplained { self.unsteady.len() } else { 0 };
+        self.before.taken().filter(|call| call.end == ReplayEnd::Taken(reason)).count() + unsteady
     }
 
     /// Replays the recording under another configuration.
     pub fn replay_under(
         &self,
         policies: ReplayPolicies<'_>,
-        told: &[usize],
+        traced: &[usize],
         progress: &mut dyn FnMut(usize),
     ) -> ReplayResult {
-        ReplayWorld::new(self.calls, policies, ReplayReference::Before(&self.before), told)
+        ReplayWorld::new(self.calls, policies, ReplayReference::Before(&self.before), traced)
             .run(&self.order, progress)
     }
 
@@ -345,7 +345,7 @@ fn in_order(calls: &[RecordedCall]) -> Vec<ReplayEvent> {
     for (call, recorded) in calls.iter().enumerate() {
         let engine = &*recorded.engine;
         if recorded.trail.is_empty() {
-            all.push((engine, u64::MAX, ReplayEvent { at: recorded.ended, call, moment: None }));
+            all.push((engine, u64::MAX, ReplayEvent { at: recorded.finished, call, moment: None }));
         }
         for (at, moment) in recorded.trail.iter().enumerate() {
             let happened = ReplayEvent { at: recorded.moment_at(at), call, moment: Some(at) };

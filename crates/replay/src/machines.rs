@@ -136,10 +136,10 @@ impl ReplayMachines {
     ) -> Option<BreakerOpening> {
         let own = self.tools.get(&uses.tool).map(|(breaker, _)| breaker);
         let coarser = uses.coarser.as_ref().and_then(|name| self.coarser.get(name));
-        let in_the_way = |breaker: Option<&CircuitBreaker>| {
+        let refuses = |breaker: Option<&CircuitBreaker>| {
             breaker.is_some_and(|breaker| breaker.check(policy, now).is_err())
         };
-        let scope = match (in_the_way(own), in_the_way(coarser)) {
+        let scope = match (refuses(own), refuses(coarser)) {
             (true, _) => BreakerScope::Tool,
             (false, true) => BreakerScope::Dependency,
             (false, false) => return None,
@@ -148,8 +148,8 @@ impl ReplayMachines {
     }
 
     /// Removes a cause of refusal for calls like this one, because reality had none.
-    pub(super) fn forget(&mut self, uses: &MachineKeys, what: FalseRefusalCause, now: Timestamp) {
-        match what {
+    pub(super) fn forget(&mut self, uses: &MachineKeys, cause: FalseRefusalCause, now: Timestamp) {
+        match cause {
             FalseRefusalCause::ToolIsDown => {
                 let coarser = uses.coarser.as_ref().and_then(|name| self.coarser.get_mut(name));
                 let own = self.tools.get_mut(&uses.tool).map(|(breaker, _)| breaker);

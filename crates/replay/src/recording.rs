@@ -34,7 +34,7 @@ pub struct RecordedCall {
     /// Time at which it arrived.
     pub arrived: Timestamp,
     /// Time at which it ended.
-    pub ended: Timestamp,
+    pub finished: Timestamp,
     /// The engine that ran it. The numbers of moments are ordered within one engine.
     pub engine: Arc<str>,
     /// All its events. Empty if an older version recorded it, or if there were too many.
@@ -70,7 +70,7 @@ pub struct RecordedResult {
 impl RecordedResult {
     /// Returns the recorded form of a result, after this number of attempts.
     pub fn of(result: &CallResult, attempts: usize) -> Self {
-        let failure = result.ended.as_ref().err();
+        let failure = result.outcome.as_ref().err();
         Self {
             status: result.status(),
             code: failure.map(|failure| failure.code),
@@ -102,8 +102,8 @@ pub struct RecordedRequest {
     pub waits_long: bool,
     #[serde(skip_serializing_if = "is_not")]
     pub run_by_host: bool,
-    #[serde(skip_serializing_if = "is_not")]
-    pub end_seen: bool,
+    #[serde(rename = "endSeen", skip_serializing_if = "is_not")]
+    pub is_end_visible: bool,
     #[serde(skip_serializing_if = "is_not")]
     pub expected_retry_safe: bool,
     #[serde(skip_serializing_if = "is_not")]
@@ -148,18 +148,18 @@ pub struct RecordedEvent {
     /// Time of the event, in milliseconds after the arrival of the call.
     pub after_ms: u64,
     /// The event.
-    pub what: RecordedEventKind,
+    pub kind: RecordedEventKind,
 }
 
 impl From<(u64, u64, RecordedEventKind)> for RecordedEvent {
-    fn from((order, after_ms, what): (u64, u64, RecordedEventKind)) -> Self {
-        Self { order, after_ms, what }
+    fn from((order, after_ms, kind): (u64, u64, RecordedEventKind)) -> Self {
+        Self { order, after_ms, kind }
     }
 }
 
 impl From<RecordedEvent> for (u64, u64, RecordedEventKind) {
     fn from(moment: RecordedEvent) -> Self {
-        (moment.order, moment.after_ms, moment.what)
+        (moment.order, moment.after_ms, moment.kind)
     }
 }
 
@@ -320,8 +320,8 @@ impl EventTrail {
     /// Adds an event.
     pub fn add(&mut self, moment: RecordedEvent) {
         if let [.., before, last] = self.moments.as_mut_slice()
-            && moment.what == RecordedEventKind::Progressed
-            && (before.what, last.what) == (RecordedEventKind::Progressed, RecordedEventKind::Progressed)
+            && moment.kind == RecordedEventKind::Progressed
+            && (before.kind, last.kind) == (RecordedEventKind::Progressed, RecordedEventKind::Progressed)
             && moment.after_ms.saturating_sub(before.after_ms) < Self::THINNED_MS
         {
             *last = moment;
@@ -344,8 +344,8 @@ pub(super) fn outcome_of(attempt: &RecordedAttempt, policy: &CallPolicy, number:
     match attempt {
         RecordedAttempt::Answered { size, concern, result } => {
             let largest = policy.dedupe.largest_output;
-            let kept = usize::try_from(*size).is_ok_and(|size| size <= largest);
-            let content = match (kept, result, policy.guard.repeated_success) {
+            let is_stored = usize::try_from(*size).is_ok_and(|size| size <= largest);
+            let content = match (is_stored, result, policy.guard.repeated_success) {
                 (false, _, _) => format!("\"{}\"", "x".repeat(largest)),
                 (true, Some(result), _) => format!("\"{}\"", result.to_hex()),
                 (true, None, RepeatedSuccessPolicy::Ignore) => "0".to_owned(),

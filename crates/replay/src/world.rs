@@ -110,7 +110,7 @@ struct ReplayCallState {
     own: bool,
     /// The running attempt and its start.
     attempt: Option<(u32, Timestamp)>,
-    held: Option<RecordKey>,
+    claimed: Option<RecordKey>,
     following: Option<RecordKey>,
     /// Steps left on a path of its own.
     steps_left: u32,
@@ -152,13 +152,13 @@ impl<'a> ReplayWorld<'a> {
         calls: &'a [RecordedCall],
         policies: &'a mut dyn FnMut(&RecordedCall) -> Arc<CallPolicy>,
         against: ReplayReference<'a>,
-        told: &[usize],
+        traced: &[usize],
     ) -> Self {
         Self {
             calls,
             policies,
             against,
-            traced: told.iter().copied().collect(),
+            traced: traced.iter().copied().collect(),
             machines: ReplayMachines::default(),
             records: BTreeMap::new(),
             active: BTreeMap::new(),
@@ -209,14 +209,14 @@ impl<'a> ReplayWorld<'a> {
         let Some(recorded) = self.calls.get(index) else { return };
         let Some(at) = moment else {
             self.end_as(index, ReplayEnd::Taken(TakenReason::TooLittleIsKnown));
-            return self.apply_recorded(index, recorded.ended);
+            return self.apply_recorded(index, recorded.finished);
         };
         let now = recorded.moment_at(at);
         let is_last = at + 1 == recorded.trail.len();
         let taken =
             self.against.earlier().and_then(|earlier| earlier.calls.get(index)).map(|earlier| &earlier.end);
-        if let Some(ReplayEnd::Taken(why)) = taken {
-            self.end_as(index, ReplayEnd::Taken(*why));
+        if let Some(ReplayEnd::Taken(reason)) = taken {
+            self.end_as(index, ReplayEnd::Taken(*reason));
         }
         if matches!(self.end_of(index), Some(ReplayEnd::Taken(_))) {
             if is_last {
@@ -247,7 +247,7 @@ impl<'a> ReplayWorld<'a> {
             moment: 0,
             own: false,
             attempt: None,
-            held: None,
+            claimed: None,
             following: None,
             steps_left: MOST_STEPS,
         };
@@ -261,7 +261,7 @@ impl<'a> ReplayWorld<'a> {
             return;
         };
         active.moment = at;
-        let (event, is_same) = self.recorded_event(index, &mut active, moment.what, now);
+        let (event, is_same) = self.recorded_event(index, &mut active, moment.kind, now);
         let step = self.on(index, &mut active, event, now);
         match (is_same, self.against) {
             (true, _) => self.settle(index, active, step, now),
@@ -281,10 +281,10 @@ impl<'a> ReplayWorld<'a> {
         &mut self,
         index: usize,
         active: &mut ReplayCallState,
-        what: RecordedEventKind,
+        kind: RecordedEventKind,
         now: Timestamp,
     ) -> (CallEvent, bool) {
-        let event = match what {
+        let event = match kind {
             // The recording does not have the cause of these verdicts, so they are taken from it.
             RecordedEventKind::Full => CallEvent::Claimed(ClaimVerdict::Full),
             RecordedEventKind::Closed => CallEvent::Claimed(ClaimVerdict::StoreRecovering),
@@ -339,7 +339,7 @@ impl<'a> ReplayWorld<'a> {
             RecordedEventKind::Gone => CallEvent::Disconnected(OtherWaiters::None),
             RecordedEventKind::OneGone => CallEvent::Disconnected(OtherWaiters::Waiting),
         };
-        let is_same = RecordedEventKind::of(&event) == what;
+        let is_same = RecordedEventKind::of(&event) == kind;
         (event, is_same)
     }
 
@@ -365,8 +365,8 @@ impl<'a> ReplayWorld<'a> {
         let next = recorded
             .trail
             .get(active.moment + 1)
-            .map(|next| (next.what, recorded.moment_at(active.moment + 1)));
-        let fits = next.is_some_and(|(what, _)| fits(&active.pending, what));
+            .map(|next| (next.kind, recorded.moment_at(active.moment + 1)));
+        let fits = next.is_some_and(|(kind, _)| fits(&active.pending, kind));
         match self.against {
             ReplayReference::Recording(_) => {
                 if let Some(call) = self.replayed.calls.get_mut(index) {
@@ -381,8 +381,8 @@ impl<'a> ReplayWorld<'a> {
             ReplayReference::Before(before) => {
                 let then =
                     before.calls.get(index).and_then(|call| call.wakes.get(active.moment).copied()).flatten();
-                let in_time = next.is_some_and(|(what, at)| {
-                    wake == then || (what != RecordedEventKind::Time && wake.is_none_or(|wake| at <= wake))
+                let in_time = next.is_some_and(|(kind, at)| {
+                    wake == then || (kind != RecordedEventKind::Time && wake.is_none_or(|wake| at <= wake))
                 });
                 if fits && in_time {
                     self.active.insert(index, active);
@@ -397,7 +397,7 @@ impl<'a> ReplayWorld<'a> {
     /// Records the requested step of a call.
     fn note(&mut self, index: usize, active: &mut ReplayCallState, step: NextStep, now: Timestamp) {
         if let Some(record) = active.call.claimed_record() {
-            active.held = Some(record.key);
+            active.claimed = Some(record.key);
         }
         if !matches!(step, NextStep::Stay | NextStep::Answer { .. } | NextStep::CancelUpstream)
             && let Some(key) = active.following.take()
@@ -538,7 +538,7 @@ impl<'a> ReplayWorld<'a> {
         now: Timestamp,
     ) -> LocalKnowledge {
         let first = self.calls.get(index).and_then(|recorded| {
-            recorded.trail.iter().find(|moment| moment.what.is_claim()).map(|moment| moment.what)
+            recorded.trail.iter().find(|moment| moment.kind.is_claim()).map(|moment| moment.kind)
         });
         if claim.role != ClaimRole::Fresh || first != Some(RecordedEventKind::Mine) {
             return LocalKnowledge::default();
@@ -558,7 +558,7 @@ impl<'a> ReplayWorld<'a> {
                 call.opened_by = opened_by;
             }
         }
-        let refusal = result.ended.as_ref().err().filter(|_| result.is_refused());
+        let refusal = result.outcome.as_ref().err().filter(|_| result.is_refused());
         self.wake_followers(index, &active, refusal, now);
         let recorded = self.calls.get(index);
         let is_explained =
@@ -604,7 +604,7 @@ impl<'a> ReplayWorld<'a> {
         {
             followers.remove(&index);
         }
-        let Some(key) = active.held else { return };
+        let Some(key) = active.claimed else { return };
         let Some(followers) = self.followers.get(&key).filter(|followers| !followers.is_empty()) else {
             return;
         };
@@ -683,7 +683,7 @@ fn existing_approvals(recorded: &RecordedCall, policy: &CallPolicy, now: Timesta
     let mut approvals = ApprovalLedger::default();
     let mut decided = recorded.trail.iter().filter(|moment| {
         matches!(
-            moment.what,
+            moment.kind,
             RecordedEventKind::Spent
                 | RecordedEventKind::NotSpent
                 | RecordedEventKind::Granted
@@ -693,19 +693,19 @@ fn existing_approvals(recorded: &RecordedCall, policy: &CallPolicy, now: Timesta
     });
     if decided
         .next()
-        .is_some_and(|moment| matches!(moment.what, RecordedEventKind::Spent | RecordedEventKind::NotSpent))
+        .is_some_and(|moment| matches!(moment.kind, RecordedEventKind::Spent | RecordedEventKind::NotSpent))
     {
         let request = &recorded.request;
-        let wanted = ApprovalSubject {
+        let subject = ApprovalSubject {
             tool: &request.tool,
             arguments: request.digest,
             signature: &request.signature,
             session: request.session.as_ref(),
             blocked: true,
         };
-        let asked = approvals.ask(wanted, &Escalation::routine(&request.tool), None, &policy.approval, now);
+        let parked = approvals.ask(subject, &Escalation::routine(&request.tool), None, &policy.approval, now);
         // A request that was just added can be decided.
-        drop(approvals.decide(asked.id, ApprovalDecision::Once, Grantor::Operator, now));
+        drop(approvals.decide(parked.id, ApprovalDecision::Once, Grantor::Operator, now));
     }
     approvals
 }
@@ -726,7 +726,7 @@ fn claim(
         best_effort: false,
         arrived: recorded.arrived,
         age: Duration::ZERO,
-        seen_end_within: None,
+        end_observed_within: None,
         run: request.run.clone(),
         rules: DedupeRules::from(policy),
         tool: request.tool.clone(),
@@ -757,14 +757,14 @@ fn neutral() -> AttemptReport {
 }
 
 /// Returns true if an event can follow a step.
-fn fits(pending: &NextStep, what: RecordedEventKind) -> bool {
-    let failed = matches!(what, RecordedEventKind::StoreFailed | RecordedEventKind::StoreUnanswered);
+fn fits(pending: &NextStep, kind: RecordedEventKind) -> bool {
+    let failed = matches!(kind, RecordedEventKind::StoreFailed | RecordedEventKind::StoreUnanswered);
     let renewed = matches!(
-        what,
+        kind,
         RecordedEventKind::Renewed | RecordedEventKind::RenewedUnknown | RecordedEventKind::RenewedLost
     );
     let meanwhile = matches!(
-        what,
+        kind,
         RecordedEventKind::Time
             | RecordedEventKind::Progressed
             | RecordedEventKind::Cancelled
@@ -773,13 +773,13 @@ fn fits(pending: &NextStep, what: RecordedEventKind) -> bool {
             | RecordedEventKind::OneGone
     );
     match pending {
-        NextStep::Claim(_) => what.is_claim() || failed,
+        NextStep::Claim(_) => kind.is_claim() || failed,
         NextStep::Follow(_) | NextStep::AwaitEnd(_) => {
-            matches!(what, RecordedEventKind::Changed | RecordedEventKind::LeaderRefused) || meanwhile
+            matches!(kind, RecordedEventKind::Changed | RecordedEventKind::LeaderRefused) || meanwhile
         }
         NextStep::Ask(_) => {
             let answered = matches!(
-                what,
+                kind,
                 RecordedEventKind::Granted
                     | RecordedEventKind::GrantedHere
                     | RecordedEventKind::Denied
@@ -789,25 +789,25 @@ fn fits(pending: &NextStep, what: RecordedEventKind) -> bool {
             answered || meanwhile || renewed
         }
         NextStep::Spend { .. } => {
-            matches!(what, RecordedEventKind::Spent | RecordedEventKind::NotSpent) || failed
+            matches!(kind, RecordedEventKind::Spent | RecordedEventKind::NotSpent) || failed
         }
         NextStep::Start { .. } => {
-            matches!(what, RecordedEventKind::Started | RecordedEventKind::NotStarted) || failed
+            matches!(kind, RecordedEventKind::Started | RecordedEventKind::NotStarted) || failed
         }
-        NextStep::Probe(_) => what == RecordedEventKind::Probed || failed,
+        NextStep::Probe(_) => kind == RecordedEventKind::Probed || failed,
         NextStep::Renew => renewed || failed,
-        NextStep::Run(_) => what == RecordedEventKind::Ran || meanwhile || renewed,
-        NextStep::Cut(_) => what == RecordedEventKind::Ran,
+        NextStep::Run(_) => kind == RecordedEventKind::Ran || meanwhile || renewed,
+        NextStep::Cut(_) => kind == RecordedEventKind::Ran,
         NextStep::Wait => {
             meanwhile
                 || renewed
                 || matches!(
-                    what,
+                    kind,
                     RecordedEventKind::Ran | RecordedEventKind::Settled | RecordedEventKind::DriverEnded
                 )
         }
-        NextStep::Save(_) => matches!(what, RecordedEventKind::Saved | RecordedEventKind::NotSaved) || failed,
-        NextStep::Release(_) => what == RecordedEventKind::Released || failed,
+        NextStep::Save(_) => matches!(kind, RecordedEventKind::Saved | RecordedEventKind::NotSaved) || failed,
+        NextStep::Release(_) => kind == RecordedEventKind::Released || failed,
         NextStep::Answer { .. } | NextStep::CancelUpstream | NextStep::Stay | NextStep::Finish { .. } => {
             false
         }

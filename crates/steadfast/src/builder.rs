@@ -430,10 +430,10 @@ impl SteadfastBuilder {
             engine = engine.hooks(hooks);
         }
         let engine = engine.start().await;
-        let (herald, ended) = (ConfigEventSender::new(), CancellationToken::new());
-        let following = ended.clone().run_until_cancelled_owned(follow(live.clone(), herald.clone()));
+        let (herald, shutdown) = (ConfigEventSender::new(), CancellationToken::new());
+        let following = shutdown.clone().run_until_cancelled_owned(follow(live.clone(), herald.clone()));
         tokio::spawn(following);
-        let life = Arc::new(ended.drop_guard());
+        let life = Arc::new(shutdown.drop_guard());
         let counted = Arc::default();
         Ok(Steadfast {
             engine,

@@ -94,7 +94,7 @@ impl EnvelopeBuilder {
 
     /// Returns the envelope.
     pub fn build(self) -> Result<CallEnvelope, InvalidCall> {
-        let bad = |what: &'static str| move |why: InvalidId| InvalidCall::Name { what, why };
+        let bad = |field: &'static str| move |reason: InvalidId| InvalidCall::Name { field, reason };
         let Some((namespace, tool)) = self.tool.split_once('/') else {
             return Err(InvalidCall::Tool(self.tool));
         };
@@ -164,13 +164,13 @@ pub enum InvalidCall {
     #[error("{0:?} does not name a tool; write it as \"namespace/name\"")]
     Tool(String),
     /// A name is not valid.
-    #[error("the {what} of the call cannot be used: {why}")]
+    #[error("the {field} of the call cannot be used: {reason}")]
     Name {
         /// Field with the name.
-        what: &'static str,
+        field: &'static str,
         /// Reason.
         #[source]
-        why: InvalidId,
+        reason: InvalidId,
     },
     /// The arguments cannot be serialized as a JSON object.
     #[error("the arguments of the call cannot be used: {0}; give a map or a struct")]
@@ -212,6 +212,6 @@ mod tests {
         assert!(matches!(of(&|call| call.args(&[1, 2])), Err(InvalidCall::Arguments(_))));
         assert!(matches!(of(&|call| call.args("text")), Err(InvalidCall::Arguments(_))));
         let nameless = EnvelopeBuilder::new("bank/").build().map(drop).unwrap_err();
-        assert_eq!(nameless, InvalidCall::Name { what: "tool", why: InvalidId::Empty });
+        assert_eq!(nameless, InvalidCall::Name { field: "tool", reason: InvalidId::Empty });
     }
 }

@@ -103,7 +103,7 @@ impl ConfigEventSender {
                 tracing::error!(
                     event = "config.kept",
                     mistakes = errors.problems().len(),
-                    why = %errors,
+                    "why" = %errors,
                     "the configuration on disk has errors; the running one stays in effect"
                 );
                 self.tell(ConfigEvent::Rejected(errors.clone()));
@@ -116,9 +116,9 @@ impl ConfigEventSender {
         self.tell(ConfigEvent::Switched(switches));
     }
 
-    fn tell(&self, news: ConfigEvent) {
+    fn tell(&self, event: ConfigEvent) {
         // A send without receivers is no failure.
-        let _ = self.0.send(news);
+        let _ = self.0.send(event);
     }
 }
 

@@ -29,20 +29,20 @@ pub enum OpenError {
     #[error("{0}")]
     Configuration(#[source] ConfigErrors),
     /// A setting has a valid form but cannot be used.
-    #[error("`{setting}` cannot be used: {why}")]
+    #[error("`{setting}` cannot be used: {reason}")]
     Setting {
         /// The setting.
         setting: &'static str,
         /// Reason, and advice.
-        why: String,
+        reason: String,
     },
     /// A section of the configuration has a valid form but cannot be used.
-    #[error("[{section}]: {why}")]
+    #[error("[{section}]: {reason}")]
     Section {
         /// The section, such as `notify.ops`.
         section: String,
         /// Reason.
-        why: String,
+        reason: String,
     },
     /// The state file cannot be used.
     #[error("{0}")]
@@ -81,7 +81,7 @@ impl OpenError {
         }
     }
 
-    pub(crate) fn setting(setting: &'static str, why: impl fmt::Display) -> Self {
-        Self::Setting { setting, why: why.to_string() }
+    pub(crate) fn setting(setting: &'static str, reason: impl fmt::Display) -> Self {
+        Self::Setting { setting, reason: reason.to_string() }
     }
 }

@@ -255,9 +255,9 @@ impl StorePlan {
         match settings.kind {
             StoreKind::Memory => Ok(Self::Memory),
             StoreKind::Sqlite => settings.path.clone().map(|path| Self::Sqlite(path, on_loss(settings))).ok_or_else(|| {
-                let why = "the home folder is not known, so there is no usual place for the state file: name one, or \
-                           choose another store";
-                OpenError::setting("store.path", why)
+                let reason = "the home folder is not known, so there is no usual place for the state file: name one, \
+                              or choose another store";
+                OpenError::setting("store.path", reason)
             }),
             StoreKind::Redis => {
                 let url = settings.url.as_ref().map_or("", |url| url.expose().as_str());
@@ -299,11 +299,11 @@ fn secret(path: &Path) -> Result<RecordCodec, OpenError> {
     let written =
         std::str::from_utf8(&bytes).ok().map(str::trim).filter(|text| text.len() == 64).and_then(digits);
     RecordCodec::encrypted(&written.unwrap_or(bytes)).map_err(|_| {
-        let why = format!(
+        let reason = format!(
             "{} holds no key: make one with `head -c 32 /dev/urandom`, or write 64 hexadecimal digits",
             path.display()
         );
-        OpenError::setting("store.key_file", why)
+        OpenError::setting("store.key_file", reason)
     })
 }
 

@@ -65,9 +65,9 @@ impl Webhooks {
     /// Stops receivers that were removed from the configuration or changed, and starts new ones.
     fn follow(&self, receivers: &mut BTreeMap<Namespace, WebhookReceiver>) {
         let config = self.live.current();
-        let wanted = config.webhooks();
-        receivers.retain(|name, receiver| wanted.get(name) == Some(&receiver.webhook));
-        for (name, webhook) in wanted {
+        let webhooks = config.webhooks();
+        receivers.retain(|name, receiver| webhooks.get(name) == Some(&receiver.webhook));
+        for (name, webhook) in webhooks {
             if !receivers.contains_key(name) {
                 let (queue, waiting) = mpsc::channel(WAITING);
                 let sending = send_all(webhook.clone(), waiting, self.clock.clone());
@@ -80,13 +80,13 @@ impl Webhooks {
     /// Sends queued notifications within the limit.
     pub(crate) async fn finish(&self, limit: Duration) {
         let receivers = std::mem::take(&mut *self.receivers.lock());
-        let ended = async {
+        let drain = async {
             for (_, WebhookReceiver { queue, sending, .. }) in receivers {
                 drop(queue);
                 let _ = sending.await;
             }
         };
-        let _ = tokio::time::timeout(limit, ended).await;
+        let _ = tokio::time::timeout(limit, drain).await;
     }
 }
 
@@ -121,8 +121,8 @@ impl fmt::Debug for Webhooks {
 /// Returns the errors of webhooks in a configuration that cannot be used.
 pub(crate) fn unusable(config: &Config) -> impl Iterator<Item = OpenError> {
     config.webhooks().values().filter_map(|webhook| {
-        let why = place(webhook).err()?;
-        Some(OpenError::Section { section: format!("notify.{}", webhook.name), why })
+        let reason = place(webhook).err()?;
+        Some(OpenError::Section { section: format!("notify.{}", webhook.name), reason })
     })
 }
 
@@ -144,17 +144,17 @@ async fn send_all(
 ) {
     let (origin, target) = match place(&webhook) {
         Ok(place) => place,
-        Err(why) => {
-            tracing::error!(event = "notify.unusable", webhook = %webhook.name, why, "nothing can be sent to this webhook");
+        Err(reason) => {
+            tracing::error!(event = "notify.unusable", webhook = %webhook.name, "why" = reason, "nothing can be sent to this webhook");
             return;
         }
     };
     let policy = policy();
     while let Some(notification) = waiting.recv().await {
         let message = WebhookMessage::of(&webhook, &notification);
-        if let Err((attempts, why)) = message.deliver(&origin, &target, &policy, &*clock).await {
+        if let Err((attempts, reason)) = message.deliver(&origin, &target, &policy, &*clock).await {
             let event = notification.event.as_str();
-            tracing::error!(event = "notify.failed", webhook = %webhook.name, notification = event, attempts, why, "a notification was not delivered");
+            tracing::error!(event = "notify.failed", webhook = %webhook.name, notification = event, attempts, "why" = reason, "a notification was not delivered");
         }
     }
 }
@@ -226,9 +226,9 @@ impl<'w> WebhookMessage<'w> {
 
     async fn send(&self, origin: &HttpOrigin, target: &Uri, now: Timestamp) -> Result<(), AttemptFault> {
         let (under_way, headers) = (RequestProgress::default(), self.headers(now));
-        let asked =
+        let request =
             OriginRequest { method: Method::POST, target: target.clone(), headers, body: self.body.clone() };
-        let replied = match tokio::time::timeout(PATIENCE, origin.send(asked, &under_way)).await {
+        let replied = match tokio::time::timeout(PATIENCE, origin.send(request, &under_way)).await {
             Ok(replied) => replied.map_err(|failure| failure.fault())?,
             Err(_) => {
                 let source = FaultSource::Timeout { after: PATIENCE };

@@ -289,7 +289,7 @@ async fn a_call_that_is_not_valid_names_its_mistake_and_runs_nothing() {
         assert_eq!(error.message(), source.to_string());
     }
     let nameless = call().key("").envelope().unwrap_err();
-    assert_eq!(nameless, InvalidCall::Name { what: "key", why: InvalidId::Empty });
+    assert_eq!(nameless, InvalidCall::Name { field: "key", reason: InvalidId::Empty });
     assert!(nameless.source().is_some_and(|source| source.is::<InvalidId>()));
 }
 

@@ -91,9 +91,9 @@ const ONLY_TRUST: &str = "[retry]\nmode = \"off\"\n[breaker]\nmode = \"off\"\n[g
 /// Returns the time between the attempts of one call of a tool that always fails, in milliseconds.
 async fn waits(steadfast: &Steadfast, tool: &str, status: u16) -> Vec<u128> {
     let starts = Arc::new(Mutex::new(Vec::new()));
-    let kept = starts.clone();
+    let recorder = starts.clone();
     let failing = move |_: Attempt| {
-        kept.lock().unwrap().push(tokio::time::Instant::now());
+        recorder.lock().unwrap().push(tokio::time::Instant::now());
         async move { Err(AttemptFault::new(FaultSource::Http { status }, "Service unavailable").into()) }
     };
     steadfast.call_envelope(EnvelopeBuilder::new(format!("t/{tool}")).build().unwrap(), failing).await;
@@ -214,8 +214,8 @@ async fn rp_18_a_listener_that_fails_breaks_neither_the_call_nor_the_other_liste
     let called = steadfast.call_envelope(keyed("k"), works).await;
     assert_eq!(called.result.status, CallStatus::Success);
     assert_eq!(good.finished.load(Ordering::SeqCst), 1);
-    let told = good.notices.load(Ordering::SeqCst);
-    assert!(told >= 4 && told == bad.notices.load(Ordering::SeqCst), "{told}");
+    let notices = good.notices.load(Ordering::SeqCst);
+    assert!(notices >= 4 && notices == bad.notices.load(Ordering::SeqCst), "{notices}");
     let first = slow.recv().await.unwrap();
     assert!(matches!(first.notice, CallNotice::CallStarted { .. }));
     // A reader that never reads blocks nothing: it misses events and gets an error that says so.
@@ -273,11 +273,11 @@ async fn rp_17_switches_can_be_turned_at_run_time_and_stay_turned() {
     let folder = folder("rp-17-run-time");
     let alone = "[breaker]\nmode = \"off\"\n";
     let steadfast = opened(sources(&folder, "steadfast.toml", alone, &[])).await;
-    let mut news = steadfast.config_events();
+    let mut events = steadfast.config_events();
     assert_eq!(steadfast.call_envelope(pay(1), drops).await.result.attempts, 4);
     steadfast.switch(|_| Switches { retry: EnforcementMode::Off, ..Switches::default() });
     assert_eq!(steadfast.call_envelope(pay(2), drops).await.result.attempts, 1);
-    assert!(matches!(news.try_recv(), Ok(ConfigEvent::Switched(_))));
+    assert!(matches!(events.try_recv(), Ok(ConfigEvent::Switched(_))));
     fs::write(folder.join("steadfast.toml"), format!("{alone}[retry]\nattempts = 2\n")).unwrap();
     assert!(matches!(steadfast.reload(), Reload::Replaced { .. }));
     assert_eq!(
@@ -295,15 +295,15 @@ async fn a_changed_file_holds_for_new_calls_while_running_ones_keep_what_they_ha
     let path = folder.join("steadfast.toml");
     let text = "timeout = \"10s\"\n[retry]\nattempts = 1\n";
     let steadfast = opened(sources(&folder, "steadfast.toml", text, &[])).await;
-    let mut news = steadfast.config_events();
+    let mut events = steadfast.config_events();
     let silent = async |_: Attempt| std::future::pending::<ToolResult>().await;
     let began = tokio::time::Instant::now();
     let running = tokio::spawn(steadfast.call_envelope(pay(1), silent));
     tokio::task::yield_now().await;
     fs::write(&path, "timeout = \"3s\"\n[retry]\nattempts = 1\n[log]\nlevel = \"debug\"\n").unwrap();
     // Without a reload: the files are watched.
-    let told = news.recv().await.unwrap();
-    let ConfigEvent::Replaced { after_restart, .. } = told else { panic!("{told:?}") };
+    let event = events.recv().await.unwrap();
+    let ConfigEvent::Replaced { after_restart, .. } = event else { panic!("{event:?}") };
     assert_eq!(after_restart, ["log.level"]);
     let later = tokio::time::Instant::now();
     assert_eq!(code(&steadfast.call_envelope(pay(2), silent).await), Some(Code::Timeout));
@@ -312,8 +312,8 @@ async fn a_changed_file_holds_for_new_calls_while_running_ones_keep_what_they_ha
     assert_eq!(began.elapsed().as_secs(), 10);
 
     fs::write(&path, "timeout = 3\nattemps = 1\n").unwrap();
-    let told = news.recv().await.unwrap();
-    let ConfigEvent::Rejected(errors) = told else { panic!("{told:?}") };
+    let event = events.recv().await.unwrap();
+    let ConfigEvent::Rejected(errors) = event else { panic!("{event:?}") };
     assert_eq!(errors.problems().len(), 2);
     let later = tokio::time::Instant::now();
     steadfast.call_envelope(pay(3), silent).await;
@@ -424,7 +424,7 @@ impl ToolRegistry for WorkingTools {
 #[tokio::test(start_paused = true)]
 async fn traces_of_turns_are_kept_as_long_and_as_many_as_is_set() {
     // A turn of one call has eleven entries.
-    for (test, text, kept) in [
+    for (test, text, count) in [
         ("traces", "", 3),
         ("traces-keep", "[traces]\nkeep = \"3m\"\n", 2),
         ("traces-entries", "[traces]\nentries = 12\n", 1),
@@ -439,10 +439,10 @@ async fn traces_of_turns_are_kept_as_long_and_as_many_as_is_set() {
             // Its queued entries are written when the trace is read.
             steadfast.engine().turn_trace(turn).await.unwrap().unwrap();
         }
-        let wanted = TurnQuery { limit: 10, ..TurnQuery::default() };
-        let found = steadfast.engine().turns(&wanted).await.unwrap().found;
+        let query = TurnQuery { limit: 10, ..TurnQuery::default() };
+        let found = steadfast.engine().turns(&query).await.unwrap().found;
         let names: Vec<_> = found.iter().map(|head| head.turn_id.as_ref().unwrap().as_str()).collect();
-        assert_eq!(names, ["third", "second", "first"][..kept], "{test}");
+        assert_eq!(names, ["third", "second", "first"][..count], "{test}");
         let story = steadfast.engine().turn_trace("third").await.unwrap().unwrap();
         assert_eq!((story.spans.len(), story.events.len()), (2, 4), "{test}: the newest is whole");
     }

@@ -22,12 +22,12 @@ pub(crate) enum HealthPart {
 #[derive(Debug)]
 pub(crate) struct RedisHealth {
     broken: AtomicU8,
-    news: broadcast::Sender<StoreEvent>,
+    events: broadcast::Sender<StoreEvent>,
 }
 
 impl RedisHealth {
-    pub(crate) fn new(news: broadcast::Sender<StoreEvent>) -> Self {
-        Self { broken: AtomicU8::new(0), news }
+    pub(crate) fn new(events: broadcast::Sender<StoreEvent>) -> Self {
+        Self { broken: AtomicU8::new(0), events }
     }
 
     pub(crate) fn is_broken(&self, part: HealthPart) -> bool {
@@ -35,11 +35,11 @@ impl RedisHealth {
     }
 
     /// Marks a part as broken. Returns true if it worked until now.
-    pub(crate) fn mark_broken(&self, part: HealthPart, why: impl Display) -> bool {
+    pub(crate) fn mark_broken(&self, part: HealthPart, reason: impl Display) -> bool {
         let before = self.broken.fetch_or(part as u8, Ordering::SeqCst);
         if before == 0 {
             // There may be no receivers.
-            let _ = self.news.send(StoreEvent::Unavailable(why.to_string().into()));
+            let _ = self.events.send(StoreEvent::Unavailable(reason.to_string().into()));
         }
         before & part as u8 == 0
     }
@@ -47,7 +47,7 @@ impl RedisHealth {
     pub(crate) fn mark_working(&self, part: HealthPart) {
         // Runs for every reply, and writes only for the first one after a failure.
         if self.is_broken(part) && self.broken.fetch_and(!(part as u8), Ordering::SeqCst) == part as u8 {
-            let _ = self.news.send(StoreEvent::Available);
+            let _ = self.events.send(StoreEvent::Available);
         }
     }
 }
@@ -58,18 +58,18 @@ mod tests {
 
     #[test]
     fn an_outage_is_reported_once_and_ends_when_everything_works_again() {
-        let (news, mut heard) = broadcast::channel(8);
-        let health = RedisHealth::new(news);
+        let (sender, mut receiver) = broadcast::channel(8);
+        let health = RedisHealth::new(sender);
         health.mark_working(HealthPart::Commands);
         assert!(health.mark_broken(HealthPart::Commands, "a test"));
         assert!(!health.mark_broken(HealthPart::Commands, "a test"));
         assert!(health.mark_broken(HealthPart::Subscription, "a test"));
-        assert_eq!(heard.try_recv(), Ok(StoreEvent::Unavailable("a test".into())));
+        assert_eq!(receiver.try_recv(), Ok(StoreEvent::Unavailable("a test".into())));
         health.mark_working(HealthPart::Commands);
-        assert!(heard.try_recv().is_err(), "the subscription is still broken");
+        assert!(receiver.try_recv().is_err(), "the subscription is still broken");
         health.mark_working(HealthPart::Subscription);
-        assert_eq!(heard.try_recv(), Ok(StoreEvent::Available));
+        assert_eq!(receiver.try_recv(), Ok(StoreEvent::Available));
         health.mark_working(HealthPart::Subscription);
-        assert!(heard.try_recv().is_err());
+        assert!(receiver.try_recv().is_err());
     }
 }

@@ -59,8 +59,8 @@ impl RedisInner {
         self.keeps.0.lock().insert(journal, keep);
         let (stream, age) = (self.names.journal(journal), steadfast_core::millis(keep.age).max(1));
         for entries in entries.chunks(BATCH) {
-            self.evaluate(|how| {
-                let mut command = self.appending.command(how, 8 + 4 * entries.len(), 4096);
+            self.evaluate(|reference| {
+                let mut command = self.appending.command(reference, 8 + 4 * entries.len(), 4096);
                 command.arg(entries.len() + 1).arg(&stream);
                 for entry in entries {
                     command.arg(self.names.subject(journal, &entry.subject));

@@ -105,11 +105,12 @@ impl RedisStore {
     /// runtime.
     pub fn open(options: Options) -> Self {
         let options = Arc::new(options);
-        let (news, _) = broadcast::channel(NEWS);
-        let link = Arc::new(RedisLink::new(Arc::clone(&options), RedisHealth::new(news.clone())));
+        let (events, _) = broadcast::channel(NEWS);
+        let link = Arc::new(RedisLink::new(Arc::clone(&options), RedisHealth::new(events.clone())));
         let names = KeyNames::new(options.prefix.clone());
         let instance = format!("{:016x}", random::number());
-        let ears = RedisSubscription::new(Arc::clone(&link), names.clone(), instance.clone(), news.clone());
+        let subscription =
+            RedisSubscription::new(Arc::clone(&link), names.clone(), instance.clone(), events.clone());
         let clocks = if link.is_spread() { KeyDistrict::COUNT } else { 1 };
         let inner = RedisInner {
             options,
@@ -121,14 +122,14 @@ impl RedisStore {
             latest: AtomicU64::new(0),
             before_contact: SystemClock::default(),
             markers: DistrictMarkers::new(),
-            held: RecordCache::default(),
+            cache: RecordCache::default(),
             marks: OwnerMarks::default(),
             confirmations: ReplicaConfirmations::default(),
             keeps: journals::KnownJournalLimits::default(),
             instance,
-            ears,
+            subscription,
             link,
-            news,
+            events,
         };
         Self { inner: Arc::new(inner) }
     }
@@ -137,7 +138,7 @@ impl RedisStore {
     pub async fn connect(options: Options) -> Result<Self, StoreError> {
         let store = Self::open(options);
         store.inner.read_all_markers().await?;
-        store.inner.ears.ready().await?;
+        store.inner.subscription.ready().await?;
         Ok(store)
     }
 }
@@ -158,15 +159,15 @@ struct RedisInner {
     latest: AtomicU64,
     before_contact: SystemClock,
     markers: DistrictMarkers,
-    held: RecordCache,
+    cache: RecordCache,
     marks: OwnerMarks,
     confirmations: ReplicaConfirmations,
     keeps: journals::KnownJournalLimits,
     /// Distinguishes messages of this store from those of others.
     instance: String,
-    ears: RedisSubscription,
+    subscription: RedisSubscription,
     link: Arc<RedisLink>,
-    news: broadcast::Sender<StoreEvent>,
+    events: broadcast::Sender<StoreEvent>,
 }
 
 /// The result of the script.
@@ -212,7 +213,8 @@ impl RedisInner {
             });
         };
         let marker = (self.names.marker(district), marker.as_slice());
-        let reply = self.evaluate(|how| request.command(&self.decisions, how, marker, valid)).await?;
+        let reply =
+            self.evaluate(|reference| request.command(&self.decisions, reference, marker, valid)).await?;
         let answer = script::read(reply.value).ok_or_else(unexpected_reply)?;
         self.clock(district).observe(reply.sent, reply.received, answer.micros);
         if self.clocks.len() > 1 {
@@ -242,9 +244,9 @@ impl RedisInner {
     async fn ask(
         self: &Arc<Self>,
         command: &redis::Cmd,
-        way: CommandTarget<'_>,
+        target: CommandTarget<'_>,
     ) -> Result<CommandReply, StoreError> {
-        self.link.send(command, way).await.map_err(|failed| self.link.store_error(&failed))
+        self.link.send(command, target).await.map_err(|failed| self.link.store_error(&failed))
     }
 
     /// Reads the marker of a district, and creates it if it is missing.
@@ -256,7 +258,7 @@ impl RedisInner {
         let Value::BulkString(found) = found.value else { return Ok(()) };
         if self.see(district, &found) == MarkerStatus::Emptied && self.markers.begin_reporting() {
             // There may be no receivers.
-            let _ = self.news.send(StoreEvent::Emptied);
+            let _ = self.events.send(StoreEvent::Emptied);
             let inner = Arc::clone(self);
             tokio::spawn(async move {
                 // Markers that cannot be read now are read when they are needed.
@@ -296,7 +298,7 @@ impl RedisInner {
             }
         }
         if emptied && self.markers.begin_reporting() {
-            let _ = self.news.send(StoreEvent::Emptied);
+            let _ = self.events.send(StoreEvent::Emptied);
             self.markers.end_reporting();
         }
         Ok(())
@@ -443,7 +445,7 @@ impl StateStore for RedisStore {
     }
 
     fn events(&self) -> broadcast::Receiver<StoreEvent> {
-        self.inner.news.subscribe()
+        self.inner.events.subscribe()
     }
 }
 

@@ -50,7 +50,7 @@ pub(crate) struct CommandConnection {
     number: u64,
     made: Instant,
     /// Time of the last input, in microseconds since the connection was made.
-    heard: AtomicU64,
+    last_input: AtomicU64,
 }
 
 #[derive(Clone)]
@@ -117,13 +117,13 @@ impl RedisLink {
     pub(crate) async fn send(
         self: &Arc<Self>,
         command: &Cmd,
-        way: CommandTarget<'_>,
+        target: CommandTarget<'_>,
     ) -> Result<CommandReply, CommandError> {
         let line = self.line().await.map_err(|error| {
             self.noticed(&error);
             CommandError { error, stage: CommandStage::Connecting }
         })?;
-        self.send_on(line, command, way).await
+        self.send_on(line, command, target).await
     }
 
     /// Sends a command on this connection only.
@@ -131,10 +131,10 @@ impl RedisLink {
         self: &Arc<Self>,
         line: Arc<CommandConnection>,
         command: &Cmd,
-        way: CommandTarget<'_>,
+        target: CommandTarget<'_>,
     ) -> Result<CommandReply, CommandError> {
         let sent = Instant::now();
-        let result = line.connection.clone().send(command, way).await;
+        let result = line.connection.clone().send(command, target).await;
         let received = Instant::now();
         match result.and_then(refused) {
             Ok(value) => {
@@ -239,7 +239,7 @@ impl RedisLink {
                         connection,
                         number,
                         made: Instant::now(),
-                        heard: AtomicU64::new(0),
+                        last_input: AtomicU64::new(0),
                     }))
                 }
                 Err(error) => State::Down {
@@ -278,11 +278,11 @@ impl RedisLink {
     }
 
     fn noticed(self: &Arc<Self>, error: &RedisError) {
-        let why = || fault::store_error(error, CommandStage::Sent, &self.shown);
+        let reason = || fault::store_error(error, CommandStage::Sent, &self.shown);
         if fault::refuses_writes(error) {
-            self.health.mark_broken(HealthPart::Writes, why());
+            self.health.mark_broken(HealthPart::Writes, reason());
         }
-        if fault::is_outage(error) && self.health.mark_broken(HealthPart::Commands, why()) {
+        if fault::is_outage(error) && self.health.mark_broken(HealthPart::Commands, reason()) {
             let link = Arc::downgrade(self);
             tokio::spawn(async move {
                 loop {
@@ -306,21 +306,21 @@ impl CommandConnection {
 
     fn hear(&self, at: Instant) {
         let micros = at.saturating_duration_since(self.made).as_micros();
-        self.heard.fetch_max(u64::try_from(micros).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.last_input.fetch_max(u64::try_from(micros).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     fn silence(&self, now: Instant) -> Duration {
-        let heard = self.made + Duration::from_micros(self.heard.load(Ordering::Relaxed));
-        now.saturating_duration_since(heard)
+        let last_input = self.made + Duration::from_micros(self.last_input.load(Ordering::Relaxed));
+        now.saturating_duration_since(last_input)
     }
 }
 
 impl RedisConnection {
-    async fn send(&mut self, command: &Cmd, way: CommandTarget<'_>) -> RedisResult<Value> {
+    async fn send(&mut self, command: &Cmd, target: CommandTarget<'_>) -> RedisResult<Value> {
         match self {
             Self::One(connection) => connection.send_packed_command(command).await,
             Self::Cluster(connection) => {
-                let node = match way {
+                let node = match target {
                     CommandTarget::Keys => return connection.req_packed_command(command).await,
                     CommandTarget::Holder(key) => {
                         SingleNodeRoutingInfo::SpecificNode(Route::with_key(key, SlotAddr::Master))

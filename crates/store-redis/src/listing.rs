@@ -32,8 +32,8 @@ impl RedisInner {
         }
         let mut scan = KeyScan::over(self.link.nodes().await?);
         while let Some(keys) = self.scan(&mut scan).await? {
-            let wanted = |key: &RecordKey| page.after.is_none_or(|after| *key > after);
-            let keys: Vec<RecordKey> = keys.into_iter().filter(wanted).collect();
+            let is_after = |key: &RecordKey| page.after.is_none_or(|after| *key > after);
+            let keys: Vec<RecordKey> = keys.into_iter().filter(is_after).collect();
             for keys in keys.chunks(BATCH) {
                 // Once the page is full, keys after its last one need not be read.
                 let last = first.last_key_value().map(|(key, _)| *key).filter(|_| first.len() >= page.limit);
@@ -97,8 +97,8 @@ impl RedisInner {
         let Some(node) = scan.nodes.last() else { return Ok(None) };
         let mut command = redis::cmd("SCAN");
         command.arg(scan.cursor.as_bytes()).arg("MATCH").arg(self.names.all_records()).arg("COUNT").arg(STEP);
-        let way = node.as_ref().map_or(CommandTarget::Keys, CommandTarget::Node);
-        let reply = self.ask(&command, way).await?;
+        let target = node.as_ref().map_or(CommandTarget::Keys, CommandTarget::Node);
+        let reply = self.ask(&command, target).await?;
         let (cursor, names): (String, Vec<Vec<u8>>) =
             redis::from_redis_value(reply.value).map_err(|_| crate::unexpected_reply())?;
         if cursor == "0" {

@@ -152,7 +152,7 @@ impl KeyNames {
     }
 
     /// Without formatting, because this runs several times for every call.
-    fn of_key(&self, key: &RecordKey, what: u8) -> String {
+    fn of_key(&self, key: &RecordKey, kind: u8) -> String {
         let mut digits = [0; 64];
         for (place, byte) in digits.chunks_exact_mut(2).zip(key.0.as_bytes()) {
             place.copy_from_slice(&hex(*byte));
@@ -160,7 +160,7 @@ impl KeyNames {
         let mut name = Vec::with_capacity(self.prefix.0.len() + 7 + digits.len());
         name.extend_from_slice(self.prefix.0.as_bytes());
         let [high, low] = hex(KeyDistrict::of(key).0);
-        name.extend_from_slice(&[b'{', high, low, b'}', b':', what, b':']);
+        name.extend_from_slice(&[b'{', high, low, b'}', b':', kind, b':']);
         name.extend_from_slice(&digits);
         // A prefix is plain text, and so is the rest.
         String::from_utf8(name).unwrap_or_default()

@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn an_invalid_address_is_refused_with_a_solution() {
-        for (url, why) in [
+        for (url, expected) in [
             ("localhost:6379", InvalidRedisUrl::Scheme),
             ("http://h", InvalidRedisUrl::Scheme),
             ("redis+moon://h", InvalidRedisUrl::Scheme),
@@ -364,7 +364,7 @@ mod tests {
             ("redis+cluster://h/1", InvalidRedisUrl::ClusterDatabase),
             ("redis://:%4@h", InvalidRedisUrl::Escape),
         ] {
-            assert_eq!(Options::parse(url).err(), Some(why), "{url}");
+            assert_eq!(Options::parse(url).err(), Some(expected), "{url}");
         }
     }
 

@@ -128,7 +128,7 @@ mod tests {
             digest: Digest::of(b""),
             run: RunId("run".into()),
             lease: Lease::Record,
-            seen_end_by: None,
+            end_observed_by: None,
             delivered: None,
             version: 1,
             arrived: Timestamp::ZERO,
@@ -147,54 +147,54 @@ mod tests {
 
     #[test]
     fn finished_records_make_room_and_open_ones_stay() {
-        let held = RecordCache::default();
+        let cache = RecordCache::default();
         let open = record(0, DedupeState::Inflight);
-        held.put(Arc::new(open.clone()), OwnerMark::NOBODY);
+        cache.put(Arc::new(open.clone()), OwnerMark::NOBODY);
         for number in 1..=MOST_FINISHED + 10 {
-            held.put(Arc::new(record(number, DedupeState::Done(None))), OwnerMark::NOBODY);
+            cache.put(Arc::new(record(number, DedupeState::Done(None))), OwnerMark::NOBODY);
         }
-        assert!(held.get(&open.key).is_some());
-        assert!(held.get(&record(10, DedupeState::Inflight).key).is_none(), "the oldest is forgotten");
-        assert!(held.get(&record(11, DedupeState::Inflight).key).is_some());
-        assert_eq!(held.inner.lock().records.len(), MOST_FINISHED + 1);
+        assert!(cache.get(&open.key).is_some());
+        assert!(cache.get(&record(10, DedupeState::Inflight).key).is_none(), "the oldest is forgotten");
+        assert!(cache.get(&record(11, DedupeState::Inflight).key).is_some());
+        assert_eq!(cache.inner.lock().records.len(), MOST_FINISHED + 1);
     }
 
     #[test]
     fn outputs_are_not_cached() {
-        let said = ToolOutput { content: RawJson::string("a large answer"), metadata: None };
+        let output = ToolOutput { content: RawJson::string("a large answer"), metadata: None };
         let unknown = UnknownOutcome {
             settles: SettleTime::WhenOwnerReports,
             observed: UnknownOutcomeReason::ErrorAnswer,
             details: None,
-            output: Some(said.clone()),
+            output: Some(output.clone()),
         };
         let without = UnknownOutcome { output: None, ..unknown.clone() };
-        for (state, held_as) in [
-            (DedupeState::Done(Some(said)), DedupeState::Done(None)),
+        for (state, cached_as) in [
+            (DedupeState::Done(Some(output)), DedupeState::Done(None)),
             (DedupeState::Unknown(unknown), DedupeState::Unknown(without)),
         ] {
-            let (held, written) = (RecordCache::default(), Arc::new(record(0, state)));
-            held.put(Arc::clone(&written), OwnerMark::NOBODY);
-            let expected = DedupeRecord { state: held_as, ..(*written).clone() };
-            assert_eq!(*held.get(&written.key).unwrap().record, expected);
+            let (cache, written) = (RecordCache::default(), Arc::new(record(0, state)));
+            cache.put(Arc::clone(&written), OwnerMark::NOBODY);
+            let expected = DedupeRecord { state: cached_as, ..(*written).clone() };
+            assert_eq!(*cache.get(&written.key).unwrap().record, expected);
         }
     }
 
     #[test]
     fn a_wrong_guess_is_dropped() {
-        let held = RecordCache::default();
+        let cache = RecordCache::default();
         let believed = record(0, DedupeState::Inflight);
         let found = |version| MarkedRecord {
             record: Arc::new(DedupeRecord { version, ..believed.clone() }),
             owner: OwnerMark::NOBODY,
         };
-        held.put(Arc::new(believed.clone()), OwnerMark::NOBODY);
-        held.correct(&believed.key, Some(&found(1)));
-        assert!(held.get(&believed.key).is_some());
-        held.correct(&believed.key, Some(&found(2)));
-        assert!(held.get(&believed.key).is_none());
-        held.put(Arc::new(believed.clone()), OwnerMark::NOBODY);
-        held.correct(&believed.key, None);
-        assert!(held.get(&believed.key).is_none());
+        cache.put(Arc::new(believed.clone()), OwnerMark::NOBODY);
+        cache.correct(&believed.key, Some(&found(1)));
+        assert!(cache.get(&believed.key).is_some());
+        cache.correct(&believed.key, Some(&found(2)));
+        assert!(cache.get(&believed.key).is_none());
+        cache.put(Arc::new(believed.clone()), OwnerMark::NOBODY);
+        cache.correct(&believed.key, None);
+        assert!(cache.get(&believed.key).is_none());
     }
 }

@@ -81,7 +81,7 @@ impl RedisInner {
         key: RecordKey,
         owner: &ClaimOwner,
     ) -> Result<StartVerdict, StoreError> {
-        let guess = self.held(&key, owner);
+        let guess = self.cached(&key, owner);
         self.transact(&OperationKeys::only(key), guess, WriteExtent::Whole, |sight, now| {
             decide_start(owner, sight.own(), now)
         })
@@ -96,7 +96,7 @@ impl RedisInner {
         self.markers.lease(keep.lease);
         let district = KeyDistrict::of(&claimed.key);
         let places = OperationKeys { own: claimed.key, index: claimed.index, followed: None };
-        let guess = self.held(&claimed.key, &claimed.owner).or_else(|| {
+        let guess = self.cached(&claimed.key, &claimed.owner).or_else(|| {
             Some(RecordSnapshot::mine(MarkedRecord::new(Arc::new(claimed.clone()), &self.marks)))
         });
         self.transact(&places, guess, WriteExtent::Whole, |sight, now| {
@@ -109,7 +109,7 @@ impl RedisInner {
         let claimed = &save.claimed;
         let places = OperationKeys { own: claimed.key, index: claimed.index, followed: None };
         let guess = self
-            .held(&claimed.key, &claimed.owner)
+            .cached(&claimed.key, &claimed.owner)
             .or_else(|| Some(RecordSnapshot::mine(MarkedRecord::new(Arc::clone(claimed), &self.marks))));
         self.transact(&places, guess, WriteExtent::Whole, |sight, now| {
             decide_save(save, sight.own(), sight.indexed(&places), now)
@@ -119,7 +119,7 @@ impl RedisInner {
 
     pub(crate) async fn release(self: &Arc<Self>, release: &ReleaseRequest) -> Result<(), StoreError> {
         let places = OperationKeys { own: release.key, index: release.index, followed: None };
-        let guess = self.held(&release.key, &release.owner);
+        let guess = self.cached(&release.key, &release.owner);
         self.transact(&places, guess, WriteExtent::Whole, |sight, _| {
             let write = decide_release(release, sight.own(), sight.indexed(&places));
             DedupeDecision { verdict: (), write }
@@ -132,7 +132,7 @@ impl RedisInner {
         receipt: &DeliveryReceipt,
         at: Timestamp,
     ) -> Result<(), StoreError> {
-        let guess = self.held(&receipt.key, &receipt.owner);
+        let guess = self.cached(&receipt.key, &receipt.owner);
         self.transact(&OperationKeys::only(receipt.key), guess, WriteExtent::Head, |sight, _| {
             DedupeDecision { verdict: (), write: decide_delivered(receipt, at, sight.own()) }
         })
@@ -187,10 +187,10 @@ impl RedisInner {
     ) -> Result<V, StoreError> {
         let district = KeyDistrict::of(&places.own);
         let mut now = self.time_in(district).await?;
-        let mut seen = guess.map(|sight| (sight, SnapshotSource::Guess));
+        let mut snapshot = guess.map(|sight| (sight, SnapshotSource::Guess));
         for _ in 0..TRIES {
-            let decided = seen.as_ref().map(|(sight, source)| (decide(sight, now), *source));
-            let (request, valid, decided) = match (&seen, decided) {
+            let decided = snapshot.as_ref().map(|(sight, source)| (decide(sight, now), *source));
+            let (request, valid, decided) = match (&snapshot, decided) {
                 (
                     _,
                     Some((DedupeDecision { verdict, write: RecordWrite::Nothing }, SnapshotSource::Server)),
@@ -220,8 +220,8 @@ impl RedisInner {
                 }
                 (DecisionOutcome::Found(values), _) => {
                     let sight = self.sight(places, &request, values)?;
-                    self.held.correct(&places.own, sight.own.as_ref());
-                    seen = Some((sight, SnapshotSource::Server));
+                    self.cache.correct(&places.own, sight.own.as_ref());
+                    snapshot = Some((sight, SnapshotSource::Server));
                 }
                 // The marker was read and is known now. The guess may still be right.
                 (DecisionOutcome::OtherMarker, _) => {}
@@ -236,8 +236,8 @@ impl RedisInner {
     }
 
     /// Returns the values for a decision of this process, if no other process has written since.
-    fn held(&self, key: &RecordKey, owner: &ClaimOwner) -> Option<RecordSnapshot> {
-        self.held.get(key).filter(|held| held.record.owner == *owner).map(RecordSnapshot::mine)
+    fn cached(&self, key: &RecordKey, owner: &ClaimOwner) -> Option<RecordSnapshot> {
+        self.cache.get(key).filter(|cached| cached.record.owner == *owner).map(RecordSnapshot::mine)
     }
 
     /// Caches the written record.
@@ -246,11 +246,11 @@ impl RedisInner {
             RecordWrite::Nothing => {}
             RecordWrite::Put { record, remove, .. } => {
                 for key in &remove {
-                    self.held.forget(key);
+                    self.cache.forget(key);
                 }
-                self.held.put(record, owner);
+                self.cache.put(record, owner);
             }
-            RecordWrite::Remove { key, .. } => self.held.forget(&key),
+            RecordWrite::Remove { key, .. } => self.cache.forget(&key),
         }
     }
 
@@ -349,10 +349,10 @@ impl RedisInner {
     fn sight(
         &self,
         places: &OperationKeys,
-        asked: &ScriptRequest,
+        request: &ScriptRequest,
         values: Vec<Option<Vec<u8>>>,
     ) -> Result<RecordSnapshot, StoreError> {
-        let looked = asked.looked().iter().map(String::as_bytes);
+        let looked = request.looked().iter().map(String::as_bytes);
         let value = |name: &[u8]| {
             looked.clone().zip(&values).find(|(looked, _)| *looked == name).map(|(_, value)| value)
         };
@@ -378,10 +378,10 @@ impl RedisInner {
     }
 
     pub(crate) fn decode(&self, key: RecordKey, value: &[u8]) -> Result<MarkedRecord, StoreError> {
-        value::decode(&self.options.codec, key, value).map_err(|why| {
+        value::decode(&self.options.codec, key, value).map_err(|error| {
             StoreError::not_done(
                 StoreErrorKind::Unreadable,
-                format!("redis, key {}: {why}", key.fingerprint()),
+                format!("redis, key {}: {error}", key.fingerprint()),
             )
         })
     }

@@ -110,11 +110,11 @@ impl ScriptRequest {
     pub(crate) fn put(&mut self, key: &str, value: Vec<u8>, life: Option<u64>, wake: WakeTarget) {
         let (value, life) = (ScriptArgument::Bytes(value), lifetime(life));
         if self.keys.first().is_some_and(|own| own == key) {
-            let what = match wake {
+            let operation = match wake {
                 WakeTarget::Nobody => "own",
                 WakeTarget::Waiters => "end",
             };
-            self.ops.extend([ScriptArgument::Fixed(what), value, life]);
+            self.ops.extend([ScriptArgument::Fixed(operation), value, life]);
             return;
         }
         let key = self.position(key);
@@ -194,12 +194,12 @@ impl ScriptRequest {
     pub(crate) fn command(
         &self,
         script: &RedisScript,
-        how: ScriptReference,
+        reference: ScriptReference,
         marker: (&str, &[u8]),
         valid: DecisionValidity,
     ) -> Cmd {
         let count = 8 + self.keys.len() + self.expects.len() + self.ops.len();
-        let mut command = script.command(how, count, 512 + self.size());
+        let mut command = script.command(reference, count, 512 + self.size());
         command.arg(1 + self.keys.len()).arg(marker.0).arg(&self.keys).arg(marker.1);
         let micros = |at: Timestamp| at.as_millis().saturating_mul(1000);
         let looked = i64::try_from(self.expects.len()).unwrap_or(i64::MAX);
@@ -279,8 +279,8 @@ impl RedisScript {
     }
 
     /// Starts a command that runs the script, with this capacity in words and bytes.
-    pub(crate) fn command(&self, how: ScriptReference, words: usize, bytes: usize) -> Cmd {
-        let (name, script) = match how {
+    pub(crate) fn command(&self, reference: ScriptReference, words: usize, bytes: usize) -> Cmd {
+        let (name, script) = match reference {
             ScriptReference::Digest => ("EVALSHA", self.digest.as_str()),
             ScriptReference::Text => ("EVAL", self.text),
         };

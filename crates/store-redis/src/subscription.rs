@@ -68,7 +68,7 @@ impl RedisSubscription {
         link: Arc<RedisLink>,
         names: KeyNames,
         instance: String,
-        news: broadcast::Sender<StoreEvent>,
+        events: broadcast::Sender<StoreEvent>,
     ) -> Self {
         let watched = Arc::new(WatchedRecords::default());
         let (wishes, received) = mpsc::channel(WISHES);
@@ -77,7 +77,7 @@ impl RedisSubscription {
             link,
             names,
             instance,
-            news,
+            events,
             watched: Arc::clone(&watched),
             wishes: received,
         };
@@ -101,18 +101,18 @@ impl RedisInner {
     /// Waits until the record has no owner.
     pub(crate) async fn settled(self: &Arc<Self>, key: RecordKey) {
         let follower = {
-            let mut watched = self.ears.watched.lock();
+            let mut watched = self.subscription.watched.lock();
             match watched.get(&key) {
                 Some(wait) => Some(wait.settled.subscribe()),
                 None if watched.len() >= MOST_WATCHED => None,
                 None => {
                     let (settled, follower) = watch::channel(());
-                    let (settled, told) = (Arc::new(settled), Arc::new(Notify::new()));
+                    let (settled, notify) = (Arc::new(settled), Arc::new(Notify::new()));
                     watched.insert(
                         key,
-                        WatchedRecord { settled: Arc::clone(&settled), notified: Arc::clone(&told) },
+                        WatchedRecord { settled: Arc::clone(&settled), notified: Arc::clone(&notify) },
                     );
-                    tokio::spawn(Arc::clone(self).watch(key, settled, told));
+                    tokio::spawn(Arc::clone(self).watch(key, settled, notify));
                     Some(follower)
                 }
             }
@@ -125,18 +125,18 @@ impl RedisInner {
     }
 
     /// Waits for all followers, and ends when the record is settled or they have all gone.
-    async fn watch(self: Arc<Self>, key: RecordKey, settled: Arc<watch::Sender<()>>, told: Arc<Notify>) {
+    async fn watch(self: Arc<Self>, key: RecordKey, settled: Arc<watch::Sender<()>>, notify: Arc<Notify>) {
         let (sender, listening) = oneshot::channel();
-        if self.ears.wishes.send(SubscriptionRequest::Listen(key, sender)).await.is_ok() {
+        if self.subscription.wishes.send(SubscriptionRequest::Listen(key, sender)).await.is_ok() {
             // An error means that it is done. Without a subscription, polling is used.
             let _ = timeout(PAUSE, listening).await;
         }
         loop {
             let over = tokio::select! {
-                () = self.wait(key, &told) => true,
+                () = self.wait(key, &notify) => true,
                 () = settled.closed() => false,
             };
-            let mut watched = self.ears.watched.lock();
+            let mut watched = self.subscription.watched.lock();
             // A new follower may have come while the last one left.
             if over || settled.receiver_count() == 0 {
                 watched.remove(&key);
@@ -144,14 +144,14 @@ impl RedisInner {
             }
         }
         drop(settled);
-        let _ = self.ears.wishes.send(SubscriptionRequest::Leave(key)).await;
+        let _ = self.subscription.wishes.send(SubscriptionRequest::Leave(key)).await;
     }
 
-    async fn wait(self: &Arc<Self>, key: RecordKey, told: &Notify) {
+    async fn wait(self: &Arc<Self>, key: RecordKey, notify: &Notify) {
         let mut pause = POLLS.0;
         while let Some(left) = self.holds(key).await {
             tokio::select! {
-                () = told.notified() => return,
+                () = notify.notified() => return,
                 () = sleep(left.min(random::around(pause))) => {}
             }
             pause = (pause * 2).min(POLLS.1);
@@ -185,7 +185,7 @@ struct SubscriptionListener {
     link: Arc<RedisLink>,
     names: KeyNames,
     instance: String,
-    news: broadcast::Sender<StoreEvent>,
+    events: broadcast::Sender<StoreEvent>,
     watched: Arc<WatchedRecords>,
     wishes: mpsc::Receiver<SubscriptionRequest>,
 }
@@ -214,7 +214,7 @@ impl SubscriptionListener {
                         .mark_broken(HealthPart::Subscription, "the subscription to redis broke");
                 }
                 Err(error) => {
-                    let why = error.to_string();
+                    let reason = error.to_string();
                     announce.send_if_modified(|known| {
                         let first = known.is_none();
                         if first {
@@ -222,7 +222,7 @@ impl SubscriptionListener {
                         }
                         first
                     });
-                    self.link.health().mark_broken(HealthPart::Subscription, why);
+                    self.link.health().mark_broken(HealthPart::Subscription, reason);
                 }
             }
             if self.rest().await == ListenEnd::Over {
@@ -281,12 +281,12 @@ impl SubscriptionListener {
     }
 
     async fn grant(&self, sink: &mut PubSubSink, wishes: Vec<SubscriptionRequest>) -> Result<(), StoreError> {
-        let (mut come, mut go, mut asked) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut come, mut go, mut senders) = (Vec::new(), Vec::new(), Vec::new());
         for wish in wishes {
             match wish {
                 SubscriptionRequest::Listen(key, sender) => {
                     come.push(self.names.record(&key));
-                    asked.push(sender);
+                    senders.push(sender);
                 }
                 SubscriptionRequest::Leave(key) => go.push(key),
             }
@@ -294,7 +294,7 @@ impl SubscriptionListener {
         if !come.is_empty() {
             self.subscribe(sink, &come).await?;
         }
-        drop(asked);
+        drop(senders);
         let go: Vec<String> = {
             let watched = self.watched.lock();
             // A new follower may have come meanwhile.
@@ -322,7 +322,7 @@ impl SubscriptionListener {
             }
         } else if let Some(name) = self.changed(message) {
             // There may be no receivers.
-            let _ = self.news.send(StoreEvent::DocumentChanged(name));
+            let _ = self.events.send(StoreEvent::DocumentChanged(name));
         }
     }
 

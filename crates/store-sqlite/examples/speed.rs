@@ -58,9 +58,9 @@ fn main() {
         );
         let records = runtime.block_on(fill(&store, round));
         drop(store);
-        let begun = Instant::now();
+        let started = Instant::now();
         drop(SqliteStore::open(SqliteOptions::at(folder.join(format!("store-{round}.db")))).unwrap());
-        println!("  opened and closed with about {records} records: {:?}", begun.elapsed());
+        println!("  opened and closed with about {records} records: {:?}", started.elapsed());
     }
     fs::remove_dir_all(&folder).unwrap();
 }
@@ -84,13 +84,13 @@ fn bare_sync(path: &Path) -> Duration {
     file.sync_all().unwrap();
     let mut times = Vec::new();
     for n in 0..STEPS {
-        let begun = Instant::now();
+        let started = Instant::now();
         file.seek(SeekFrom::Start(n * 3 % 1020 * 4096)).unwrap();
         for _ in 0..3 {
             file.write_all(&block).unwrap();
         }
         file.sync_data().unwrap();
-        times.push(begun.elapsed());
+        times.push(started.elapsed());
     }
     median(times)
 }
@@ -99,13 +99,13 @@ async fn one_caller(store: &SqliteStore, round: u64) -> (Duration, Duration) {
     let (mut claims, mut saves) = (Vec::new(), Vec::new());
     for n in 0..STEPS {
         let claim = claim(round, 1_000_000 + n);
-        let begun = Instant::now();
+        let started = Instant::now();
         let verdict = store.claim(&claim, &LocalKnowledge::default()).await.unwrap();
-        claims.push(begun.elapsed());
+        claims.push(started.elapsed());
         let save = save(verdict);
-        let begun = Instant::now();
+        let started = Instant::now();
         let saved = store.save(&save).await.unwrap();
-        saves.push(begun.elapsed());
+        saves.push(started.elapsed());
         assert!(matches!(saved, SaveVerdict::Saved(_)));
     }
     let mean = |times: &[Duration]| times.iter().sum::<Duration>() / u32::try_from(times.len()).unwrap();
@@ -117,9 +117,9 @@ async fn replays(store: &SqliteStore, round: u64) -> Duration {
     let mut times = Vec::new();
     for n in 0..STEPS {
         let claim = claim(round, 1_000_000 + n);
-        let begun = Instant::now();
+        let started = Instant::now();
         let verdict = store.claim(&claim, &LocalKnowledge::default()).await.unwrap();
-        times.push(begun.elapsed());
+        times.push(started.elapsed());
         assert!(matches!(verdict, ClaimVerdict::Replay(_)));
     }
     median(times)
@@ -128,7 +128,7 @@ async fn replays(store: &SqliteStore, round: u64) -> Duration {
 /// Returns the steps per second.
 async fn many_callers(store: &Arc<SqliteStore>, round: u64) -> f64 {
     let each = 2 * STEPS / CALLERS * 4;
-    let begun = Instant::now();
+    let started = Instant::now();
     let callers: Vec<_> = (0..CALLERS)
         .map(|caller| {
             let store = store.clone();
@@ -144,7 +144,7 @@ async fn many_callers(store: &Arc<SqliteStore>, round: u64) -> f64 {
     for caller in callers {
         caller.await.unwrap();
     }
-    (CALLERS * each) as f64 / begun.elapsed().as_secs_f64()
+    (CALLERS * each) as f64 / started.elapsed().as_secs_f64()
 }
 
 /// Writes many records, as after a busy day.
@@ -176,7 +176,7 @@ fn bare_sqlite(path: &Path) -> f64 {
     let file = Mutex::new(file);
     let body = claim_body();
     let each = 2 * STEPS / CALLERS * 4;
-    let begun = Instant::now();
+    let started = Instant::now();
     std::thread::scope(|scope| {
         for caller in 0..CALLERS {
             let (file, body) = (&file, &body);
@@ -199,7 +199,7 @@ fn bare_sqlite(path: &Path) -> f64 {
             });
         }
     });
-    (CALLERS * each) as f64 / begun.elapsed().as_secs_f64()
+    (CALLERS * each) as f64 / started.elapsed().as_secs_f64()
 }
 
 fn claim_body() -> Vec<u8> {
@@ -217,7 +217,7 @@ fn claim(round: u64, n: u64) -> Claim {
         best_effort: false,
         arrived: steadfast_core::Timestamp::from_millis(1),
         age: Duration::ZERO,
-        seen_end_within: None,
+        end_observed_within: None,
         run: RunId(format!("run-{n}").into()),
         rules: DedupeRules::from(&PolicyProfile::Standard.policy(ToolClass::Mutating)),
         tool: ToolRef { namespace: Namespace::new("bank").unwrap(), tool: ToolName::new("pay").unwrap() },

@@ -114,8 +114,8 @@ impl CommitNoteFile {
     pub(crate) fn read(&self) -> io::Result<NoteFileState> {
         match private().read(true).write(true).open(&self.path) {
             Ok(mut file) => locked(&mut file, read).unwrap_or_else(|| read(&mut file)),
-            Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(NoteFileState::Missing),
-            Err(why) => Err(why),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(NoteFileState::Missing),
+            Err(error) => Err(error),
         }
     }
 
@@ -195,7 +195,7 @@ impl CommitNoteFile {
     fn with_file(&self, work: impl FnOnce(&mut File) -> io::Result<()>) {
         let mut open = self.open.lock();
         let there = FileIdentity::of(&self.path);
-        if there.is_none() || open.as_ref().is_none_or(|(_, ours)| *ours != there) {
+        if there.is_none() || open.as_ref().is_none_or(|(_, identity)| *identity != there) {
             *open = None;
             let made = private().read(true).write(true).create(true).truncate(false).open(&self.path);
             let Ok(file) = made else { return };
@@ -217,7 +217,7 @@ enum NoteSync {
 /// Runs a function under the lock shared by all processes. If a stopped process keeps the lock, this gives up after a
 /// while and does nothing.
 fn locked<T>(file: &mut File, work: impl FnOnce(&mut File) -> T) -> Option<T> {
-    let held = (0..TRIES).any(|tried| {
+    let is_locked = (0..TRIES).any(|tried| {
         let got = file.try_lock().is_ok();
         match got {
             true => {}
@@ -226,8 +226,8 @@ fn locked<T>(file: &mut File, work: impl FnOnce(&mut File) -> T) -> Option<T> {
         }
         got
     });
-    let done = held.then(|| work(file));
-    if held {
+    let done = is_locked.then(|| work(file));
+    if is_locked {
         // Otherwise it is released with the file handle.
         let _ = file.unlock();
     }

@@ -69,14 +69,14 @@ impl SqliteFault {
     fn message(&self, file: &Path) -> String {
         match self {
             Self::Sql(error) => sql_message(error, file),
-            Self::Record(key, why) => format!("record {}: {why}", key.fingerprint()),
+            Self::Record(key, error) => format!("record {}: {error}", key.fingerprint()),
             Self::Other(_, message) => message.clone(),
         }
     }
 }
 
 fn sql_message(error: &rusqlite::Error, file: &Path) -> String {
-    let (what, advice) = match trouble(error) {
+    let (problem, advice) = match trouble(error) {
         StoreErrorKind::Full => {
             let free = free_bytes(file).map(|free| format!(", {free} bytes free")).unwrap_or_default();
             return format!(
@@ -94,7 +94,7 @@ fn sql_message(error: &rusqlite::Error, file: &Path) -> String {
         }
         StoreErrorKind::Unreachable | StoreErrorKind::Closed | _ => ("does not respond", "check its disk"),
     };
-    format!("the state file {} {what}: {error}; {advice}", file.display())
+    format!("the state file {} {problem}: {error}; {advice}", file.display())
 }
 
 /// Returns the bytes that an unprivileged user can still write to the file system of this file.
@@ -153,7 +153,7 @@ mod tests {
 
     use super::*;
 
-    fn told(code: i32) -> StoreError {
+    fn write_error(code: i32) -> StoreError {
         let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
         SqliteFault::from(error).not_done(Path::new("/state/state.db"))
     }
@@ -169,14 +169,14 @@ mod tests {
             ffi::SQLITE_IOERR_SHMSIZE,
             ffi::SQLITE_READONLY,
         ] {
-            let error = told(code);
+            let error = write_error(code);
             assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
-            let said = error.to_string();
+            let message = error.to_string();
             for part in ["/state/state.db", "cannot be written", "quota", "EDQUOT"] {
-                assert!(said.contains(part), "{part} in {said}");
+                assert!(message.contains(part), "{part} in {message}");
             }
         }
-        assert_eq!(told(ffi::SQLITE_FULL).kind(), StoreErrorKind::Full);
-        assert_eq!(told(ffi::SQLITE_IOERR_READ).kind(), StoreErrorKind::Unreachable);
+        assert_eq!(write_error(ffi::SQLITE_FULL).kind(), StoreErrorKind::Full);
+        assert_eq!(write_error(ffi::SQLITE_IOERR_READ).kind(), StoreErrorKind::Unreachable);
     }
 }

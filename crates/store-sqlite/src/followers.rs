@@ -91,7 +91,7 @@ impl RecordFollowers {
     }
 
     /// Returns the followed records that were last seen in flight.
-    pub(crate) fn held(&self) -> Vec<(RecordKey, RecordHolder)> {
+    pub(crate) fn in_flight(&self) -> Vec<(RecordKey, RecordHolder)> {
         let state = self.state.lock();
         state.followed.iter().filter_map(|(key, followed)| Some((*key, followed.holder.clone()?))).collect()
     }

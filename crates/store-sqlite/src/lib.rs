@@ -265,7 +265,7 @@ impl SqliteStore {
     fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), SqliteOpenError> {
         let thread = thread::Builder::new().name(format!("sqlite-{name}")).spawn(work);
         let path = &self.shared.place.path;
-        self.threads.lock().push(thread.map_err(|why| state_file::file_error(path, &why))?);
+        self.threads.lock().push(thread.map_err(|error| state_file::file_error(path, &error))?);
         Ok(())
     }
 
@@ -386,8 +386,8 @@ impl Drop for SqliteStore {
     }
 }
 
-fn refused(why: QueueError) -> StoreError {
-    match why {
+fn refused(error: QueueError) -> StoreError {
+    match error {
         QueueError::Full => overloaded(),
         QueueError::Closed => closed(),
     }
@@ -491,9 +491,9 @@ impl StateStore for SqliteStore {
     fn sweep(&self) -> StoreFuture<'_, SweepResult> {
         Box::pin(async move {
             let after = self.swept.load(Ordering::Relaxed);
-            let (ended, next) = self.look_up(move |view| view.ended(after, SWEEP)).await?;
+            let (expired, next) = self.look_up(move |view| view.expired(after, SWEEP)).await?;
             self.swept.store(next, Ordering::Relaxed);
-            self.operate(move |tx| tx.sweep(&ended)).await
+            self.operate(move |tx| tx.sweep(&expired)).await
         })
     }
 
@@ -534,9 +534,9 @@ impl StateStore for SqliteStore {
     }
 
     fn events(&self) -> broadcast::Receiver<StoreEvent> {
-        let news = self.shared.news.subscribe();
+        let receiver = self.shared.events.subscribe();
         self.shared.followers.stir();
-        news
+        receiver
     }
 
     fn close(&self) -> StoreFuture<'_, ()> {

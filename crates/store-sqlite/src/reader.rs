@@ -42,7 +42,7 @@ where
 {
     fn answer(self: Box<Self>, view: Result<FileView<'_>, StoreError>) -> Result<(), SqliteFault> {
         let Self { work, reply } = *self;
-        let (told, found) = match view {
+        let (outcome, found) = match view {
             Err(error) => (Ok(()), Err(error)),
             Ok(view) => match work(view) {
                 Ok(found) => (Ok(()), Ok(found)),
@@ -54,7 +54,7 @@ where
         };
         // The caller may have gone.
         let _ = reply.send(found);
-        told
+        outcome
     }
 }
 
@@ -91,8 +91,8 @@ fn answer_all(
     shared: &SqliteShared,
     batch: &mut Vec<Box<dyn LookupRequest>>,
 ) -> Result<(), StoreErrorKind> {
-    let begun = sql.prepare_cached("BEGIN").and_then(|mut begin| begin.execute([]));
-    if let Err(error) = begun {
+    let started = sql.prepare_cached("BEGIN").and_then(|mut begin| begin.execute([]));
+    if let Err(error) = started {
         refuse_all(&SqliteFault::from(error), shared, batch);
         return Err(StoreErrorKind::Unreachable);
     }
@@ -109,8 +109,8 @@ fn answer_all(
             broken = Some(fault.trouble());
         }
     }
-    let ended = sql.prepare_cached("COMMIT").and_then(|mut end| end.execute([]));
-    match (ended, broken) {
+    let committed = sql.prepare_cached("COMMIT").and_then(|mut end| end.execute([]));
+    match (committed, broken) {
         (Ok(_), None) => Ok(()),
         (Ok(_), Some(trouble)) => Err(trouble),
         (Err(_), _) => Err(StoreErrorKind::Unreachable),

@@ -120,9 +120,9 @@ mod tests {
         let steps = ["CREATE TABLE a (x); INSERT INTO a VALUES (1)", "ALTER TABLE a ADD COLUMN y"];
         migrate_by(&file, 0, &steps[..1]).unwrap();
         migrate_by(&file, 1, &steps).unwrap();
-        let kept: (i64, Option<i64>) =
+        let values: (i64, Option<i64>) =
             file.query_row("SELECT x, y FROM a", [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
-        assert_eq!(kept, (1, None));
+        assert_eq!(values, (1, None));
         assert_eq!(file.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)).unwrap(), 2);
     }
 }

@@ -37,7 +37,7 @@ pub(crate) struct SqliteShared {
     /// Distinguishes documents written by this store from those of others.
     pub(crate) handle: i64,
     pub(crate) followers: RecordFollowers,
-    pub(crate) news: broadcast::Sender<StoreEvent>,
+    pub(crate) events: broadcast::Sender<StoreEvent>,
     marker: Mutex<MarkerWatch>,
     note: CommitNoteFile,
     /// The last commit that this process knows of.
@@ -93,7 +93,7 @@ impl SqliteShared {
             bounds,
             handle,
             followers: RecordFollowers::default(),
-            news: broadcast::Sender::new(256),
+            events: broadcast::Sender::new(256),
             marker: Mutex::new(watch),
             lost: AtomicBool::new(false),
             #[cfg(test)]
@@ -161,8 +161,8 @@ impl SqliteShared {
     }
 
     /// An event without receivers is dropped.
-    pub(crate) fn send_event(&self, news: StoreEvent) {
-        let _ = self.news.send(news);
+    pub(crate) fn send_event(&self, event: StoreEvent) {
+        let _ = self.events.send(event);
     }
 
     fn see(&self, prepared: &PreparedFile) {
@@ -171,8 +171,8 @@ impl SqliteShared {
             *last = prepared.last;
         }
         drop(last);
-        let seen = self.marker.lock().observe(prepared.last.marker, LEASE, self.clock.now());
-        match seen {
+        let status = self.marker.lock().observe(prepared.last.marker, LEASE, self.clock.now());
+        match status {
             MarkerStatus::First | MarkerStatus::Same => {}
             MarkerStatus::Emptied => self.send_event(StoreEvent::Emptied),
         }
@@ -217,7 +217,7 @@ impl FileConnection {
     /// Returns the connection, reopened if needed.
     pub(crate) fn connection(&mut self, shared: &SqliteShared) -> Result<&Connection, SqliteFault> {
         let there = FileIdentity::of(&shared.place.path);
-        let usable = matches!((&self.open, there), (Some((_, ours)), Some(there)) if *ours == there);
+        let usable = matches!((&self.open, there), (Some((_, identity)), Some(there)) if *identity == there);
         if !usable {
             self.reopen(shared)?;
         }

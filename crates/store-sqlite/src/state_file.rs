@@ -82,7 +82,7 @@ pub(crate) struct PreparedFile {
 pub enum SqliteOpenError {
     /// The folder is missing and cannot be created, or is not writable.
     #[error(
-        "the state folder {folder} cannot be used: {why}; make it writable for this user, or set `store.path` to another \
+        "the state folder {folder} cannot be used: {error}; make it writable for this user, or set `store.path` to another \
          place"
     )]
     Folder {
@@ -90,39 +90,39 @@ pub enum SqliteOpenError {
         folder: PathBuf,
         /// The cause.
         #[source]
-        why: io::Error,
+        error: io::Error,
     },
     /// The file, or one that SQLite keeps beside it, cannot be read and written.
     #[error(
-        "the state file {path} cannot be used: {why}; make it and its folder writable for this user, or set `store.path` \
+        "the state file {path} cannot be used: {reason}; make it and its folder writable for this user, or set `store.path` \
          to another place"
     )]
     File {
         /// The path.
         path: PathBuf,
         /// The cause.
-        why: String,
+        reason: String,
     },
     /// The file is not a state file of Steadfast.
     #[error(
-        "{path} is {what}, not a state file of steadfast: set `store.path` to another place, or move it away"
+        "{path} is {kind}, not a state file of steadfast: set `store.path` to another place, or move it away"
     )]
     Foreign {
         /// The path.
         path: PathBuf,
         /// The type of the file, as far as it is known.
-        what: String,
+        kind: String,
     },
     /// The state file is damaged.
     #[error(
-        "the state file {path} is damaged ({what}): restore a backup, or move it away to start with an empty one; calls \
+        "the state file {path} is damaged ({damage}): restore a backup, or move it away to start with an empty one; calls \
          with a key that it contains are then refused until `steadfast state accept`"
     )]
     Damaged {
         /// The path.
         path: PathBuf,
         /// The damage.
-        what: String,
+        damage: String,
     },
     /// A newer version of Steadfast has written the file.
     #[error(
@@ -179,7 +179,7 @@ pub(crate) fn prepare(
 /// without changes.
 pub(crate) fn inspect(place: &StateFile) -> Result<(), SqliteOpenError> {
     let folder = folder_of(&place.path);
-    may_be_written(&folder).map_err(|why| SqliteOpenError::Folder { folder, why })?;
+    may_be_written(&folder).map_err(|error| SqliteOpenError::Folder { folder, error })?;
     match look(place, IntegrityCheck::Unchecked) {
         Ok(FileCheck::Sound(_) | FileCheck::Empty | FileCheck::Older(_)) => Ok(()),
         Err(error) if may_be_set_aside(place, &error) => Ok(()),
@@ -238,10 +238,10 @@ fn look(place: &StateFile, integrity: IntegrityCheck) -> Result<FileCheck, Sqlit
     let path = &place.path;
     match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(FileCheck::Empty),
-        Err(why) => return Err(file_error(path, &why)),
+        Err(error) => return Err(file_error(path, &error)),
         Ok(found) if !found.is_file() => {
-            let what = if found.is_dir() { "a folder" } else { "no plain file" };
-            return Err(file_error(path, &format!("it is {what}")));
+            let kind = if found.is_dir() { "a folder" } else { "no plain file" };
+            return Err(file_error(path, &format!("it is {kind}")));
         }
         Ok(found) if found.len() == 0 => return Ok(FileCheck::Empty),
         Ok(_) => {}
@@ -278,7 +278,7 @@ fn look(place: &StateFile, integrity: IntegrityCheck) -> Result<FileCheck, Sqlit
             .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
             .map_err(|error| damage(path, &error))?;
         if check != "ok" {
-            return Err(SqliteOpenError::Damaged { path: path.clone(), what: check });
+            return Err(SqliteOpenError::Damaged { path: path.clone(), damage: check });
         }
     }
     let mode: String = file.query_row("PRAGMA journal_mode", [], |row| row.get(0)).map_err(sql)?;
@@ -333,8 +333,8 @@ fn make(place: &StateFile, from: usize) -> Result<Commit, SqliteOpenError> {
     file.busy_timeout(place.patience).map_err(sql)?;
     let mode: String = file.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(sql)?;
     if mode != "wal" {
-        let why = format!("its file system cannot share it between processes (journal mode {mode})");
-        return Err(file_error(path, &why));
+        let reason = format!("its file system cannot share it between processes (journal mode {mode})");
+        return Err(file_error(path, &reason));
     }
     let step = file.transaction().map_err(sql)?;
     schema::migrate(&step, from).map_err(sql)?;
@@ -358,7 +358,7 @@ struct PreOpenState {
 impl PreOpenState {
     fn read(place: &StateFile) -> Result<Self, SqliteOpenError> {
         let file = place.note();
-        let note = file.read().map_err(|why| note_error(place, &why))?;
+        let note = file.read().map_err(|error| note_error(place, &error))?;
         let has_log = has_log(place);
         let in_file = if has_log { commits_in_file(&place.path) } else { None };
         Ok(Self { file, note, has_log, in_file })
@@ -375,7 +375,7 @@ impl PreOpenState {
             NoteFileState::Damaged => CommitNoteState::Damaged,
             NoteFileState::Sound(noted) => CommitNoteState::Sound(CommitNote {
                 last: noted.last,
-                log_is_gone: !noted.exact && noted.boot != self.file.boot() && !self.has_log,
+                log_is_missing: !noted.exact && noted.boot != self.file.boot() && !self.has_log,
                 file_is_older: self.in_file.is_some_and(|found| found < noted.in_file),
             }),
         };
@@ -394,7 +394,7 @@ impl PreOpenState {
         let replace = |last, loss| {
             // The commit in the file itself is detected at the next start without a WAL.
             let noted = CommitNoteContent { last, in_file: 0, exact: true, boot: self.file.boot(), loss };
-            self.file.replace(&noted).map_err(|why| note_error(place, &why))
+            self.file.replace(&noted).map_err(|error| note_error(place, &error))
         };
         let sql = |error: rusqlite::Error| sql_error(&place.path, &error);
         let mut file = plain_connection(&place.path).map_err(sql)?;
@@ -410,23 +410,23 @@ impl PreOpenState {
             }
             return Ok(last);
         }
-        let kept = match (place.on_loss, loss.cloned()) {
+        let pending_loss = match (place.on_loss, loss.cloned()) {
             (CommitLossPolicy::ReportOnly, _) => None,
             (CommitLossPolicy::RefuseKeyed, Some(loss)) => Some(loss.after(earlier)),
             (CommitLossPolicy::RefuseKeyed, None) => earlier,
         };
         let random: i64 = file.query_row("SELECT random()", [], |row| row.get(0)).map_err(sql)?;
         let marker = StoreMarker(random.cast_unsigned());
-        replace(Commit { marker, number: 0, at: now }, kept.clone())?;
+        replace(Commit { marker, number: 0, at: now }, pending_loss.clone())?;
         let step = file.transaction().map_err(sql)?;
         step.execute("UPDATE meta SET value = ?1 WHERE name = 'marker'", [random]).map_err(sql)?;
         step.execute("UPDATE meta SET value = value + 1 WHERE name = 'commits'", []).map_err(sql)?;
-        if let Some(kept) = &kept {
-            store_loss(&step, kept).map_err(sql)?;
+        if let Some(pending_loss) = &pending_loss {
+            store_loss(&step, pending_loss).map_err(sql)?;
         }
         let last = last_commit(&step).map_err(sql)?;
         step.commit().map_err(sql)?;
-        replace(last, kept)?;
+        replace(last, pending_loss)?;
         Ok(last)
     }
 }
@@ -463,9 +463,9 @@ pub(crate) fn has_log(place: &StateFile) -> bool {
     fs::metadata(beside(&place.path, "-wal")).is_ok_and(|log| log.len() > 0)
 }
 
-fn note_error(place: &StateFile, why: &io::Error) -> SqliteOpenError {
+fn note_error(place: &StateFile, error: &io::Error) -> SqliteOpenError {
     let note = commit_note::beside(&place.path);
-    file_error(&place.path, &format!("{}: {why}", note.file_name().unwrap_or_default().display()))
+    file_error(&place.path, &format!("{}: {error}", note.file_name().unwrap_or_default().display()))
 }
 
 /// Returns the loss that is recorded in the file.
@@ -513,7 +513,7 @@ fn make_folder(path: &Path) -> Result<(), SqliteOpenError> {
     builder.recursive(true);
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(&folder).map_err(|why| SqliteOpenError::Folder { folder, why })
+    builder.create(&folder).map_err(|error| SqliteOpenError::Folder { folder, error })
 }
 
 /// Returns the reason why no file could be created in a folder, or in the folder that would be created. Uses the
@@ -561,8 +561,8 @@ fn create(path: &Path) -> Result<(), SqliteOpenError> {
         Ok(_) => Ok(()),
         // The file is not opened here: when a process closes any handle of a file, it loses all locks that SQLite
         // holds on it.
-        Err(why) if why.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        Err(why) => Err(SqliteOpenError::Folder { folder: folder_of(path), why }),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(SqliteOpenError::Folder { folder: folder_of(path), error }),
     }
 }
 
@@ -585,7 +585,7 @@ fn restrict_permissions(path: &Path) {
 /// The lock is released with the file handle, and when the process ends.
 fn lock(place: &StateFile) -> Result<File, SqliteOpenError> {
     let path = beside(&place.path, ".lock");
-    let refused = |why| SqliteOpenError::Folder { folder: folder_of(&place.path), why };
+    let refused = |error| SqliteOpenError::Folder { folder: folder_of(&place.path), error };
     let file = private().write(true).create(true).truncate(false).open(&path).map_err(refused)?;
     let until = Instant::now() + place.patience;
     loop {
@@ -595,7 +595,7 @@ fn lock(place: &StateFile) -> Result<File, SqliteOpenError> {
                 thread::sleep(Duration::from_millis(5))
             }
             Err(TryLockError::WouldBlock) => return Err(SqliteOpenError::Busy { path: place.path.clone() }),
-            Err(TryLockError::Error(why)) => return Err(refused(why)),
+            Err(TryLockError::Error(error)) => return Err(refused(error)),
         }
     }
 }
@@ -612,25 +612,25 @@ fn move_aside(path: &Path, now: Timestamp) -> Result<PathBuf, SqliteOpenError> {
         .ok_or_else(|| file_error(path, &"there are too many damaged files beside it: remove some"))?;
     for suffix in ["-wal", "-shm", ""] {
         match fs::rename(beside(path, suffix), beside(&aside, suffix)) {
-            Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(file_error(path, &why)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(file_error(path, &error)),
             Ok(()) | Err(_) => {}
         }
     }
     Ok(aside)
 }
 
-pub(crate) fn file_error(path: &Path, why: &dyn fmt::Display) -> SqliteOpenError {
-    SqliteOpenError::File { path: path.to_owned(), why: why.to_string() }
+pub(crate) fn file_error(path: &Path, reason: &dyn fmt::Display) -> SqliteOpenError {
+    SqliteOpenError::File { path: path.to_owned(), reason: reason.to_string() }
 }
 
-fn foreign(path: &Path, what: &str) -> SqliteOpenError {
-    SqliteOpenError::Foreign { path: path.to_owned(), what: what.to_owned() }
+fn foreign(path: &Path, kind: &str) -> SqliteOpenError {
+    SqliteOpenError::Foreign { path: path.to_owned(), kind: kind.to_owned() }
 }
 
 /// If the file was known to be a state file, a missing table means damage.
 fn damage(path: &Path, error: &rusqlite::Error) -> SqliteOpenError {
     if error.sqlite_error_code() == Some(rusqlite::ErrorCode::Unknown) {
-        return SqliteOpenError::Damaged { path: path.to_owned(), what: error.to_string() };
+        return SqliteOpenError::Damaged { path: path.to_owned(), damage: error.to_string() };
     }
     sql_error(path, error)
 }
@@ -640,12 +640,12 @@ pub(crate) fn sql_error(path: &Path, error: &rusqlite::Error) -> SqliteOpenError
     let path = path.to_owned();
     match error.sqlite_error_code() {
         _ if is_busy(error) => SqliteOpenError::Busy { path },
-        Some(NotADatabase) => SqliteOpenError::Foreign { path, what: "no SQLite file".into() },
-        Some(DatabaseCorrupt) => SqliteOpenError::Damaged { path, what: error.to_string() },
+        Some(NotADatabase) => SqliteOpenError::Foreign { path, kind: "no SQLite file".into() },
+        Some(DatabaseCorrupt) => SqliteOpenError::Damaged { path, damage: error.to_string() },
         Some(CannotOpen) => SqliteOpenError::File {
             path,
-            why: "it cannot be opened, or no file can be created beside it".into(),
+            reason: "it cannot be opened, or no file can be created beside it".into(),
         },
-        Some(_) | None => SqliteOpenError::File { path, why: error.to_string() },
+        Some(_) | None => SqliteOpenError::File { path, reason: error.to_string() },
     }
 }

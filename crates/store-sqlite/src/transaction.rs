@@ -206,10 +206,10 @@ impl<'c> WriteTransaction<'c> {
         self.writes += 1;
         self.shared.step(WriterStep::Write);
         let mut delete = self.statement("DELETE FROM record WHERE key = ?1 RETURNING id, entry")?;
-        let gone = delete
+        let removed_row = delete
             .query_row([key.0.as_bytes()], |row| Ok((row.get(0)?, row.get::<_, Option<[u8; 32]>>(1)?)))
             .optional()?;
-        let Some((id, entry)) = gone else { return Ok(false) };
+        let Some((id, entry)) = removed_row else { return Ok(false) };
         let (removed, last) = self.removed;
         self.removed = (removed + 1, last.max(id));
         if let Some(ids) = &mut self.ids {
@@ -245,15 +245,15 @@ impl<'c> WriteTransaction<'c> {
             params![now, signed(SWEEP)],
         )?;
         let mut portions = vec![self.remove_all(&finished)?];
-        let mut ended = 0;
+        let mut expired = 0;
         for key in open {
             let mut find =
                 self.statement("SELECT 1 FROM record WHERE key = ?1 AND open <> 0 AND expires <= ?2")?;
             if find.exists(params![key.0.as_bytes(), now])? {
-                ended += u64::from(self.remove(*key)?);
+                expired += u64::from(self.remove(*key)?);
             }
         }
-        portions.extend([ended, self.sweep_documents(now)?]);
+        portions.extend([expired, self.sweep_documents(now)?]);
         for journal in Journal::ALL {
             portions.push(self.trim(journal, SWEEP)?);
         }
@@ -377,8 +377,8 @@ impl<'c> WriteTransaction<'c> {
                 if before.is_none() && remove.is_empty() && !self.has_room()? {
                     return Ok(TxWriteOutcome::NoRoom);
                 }
-                for gone in remove {
-                    self.remove(gone)?;
+                for removed in remove {
+                    self.remove(removed)?;
                 }
                 self.put(&record, before)?;
                 let points = match index {
@@ -491,8 +491,8 @@ impl<'c> WriteTransaction<'c> {
             return Ok(ids);
         }
         let RecordIds { last, removed } = self.view.ids()?;
-        let (gone, last_gone) = self.removed;
-        Ok(*self.ids.insert(RecordIds { last: last.max(last_gone), removed: removed + gone }))
+        let (pending_removed, last_removed) = self.removed;
+        Ok(*self.ids.insert(RecordIds { last: last.max(last_removed), removed: removed + pending_removed }))
     }
 
     /// Returns the record under this key. A record that this thread wrote last is not decoded again.
@@ -547,17 +547,17 @@ impl<'c> WriteTransaction<'c> {
     fn sweep_documents(&mut self, now: i64) -> Result<u64, SqliteFault> {
         let mut find =
             self.statement("SELECT kind, id FROM document WHERE expires <= ?1 ORDER BY expires LIMIT ?2")?;
-        let ended = find
+        let expired = find
             .query_map(params![now, signed(SWEEP)], |row| {
                 Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?))
             })?
             .collect::<Result<Vec<_>, _>>()?;
-        for (kind, id) in &ended {
+        for (kind, id) in &expired {
             self.writes += 1;
             self.shared.step(WriterStep::Write);
             self.statement("DELETE FROM document WHERE kind = ?1 AND id = ?2")?.execute(params![kind, id])?;
         }
-        Ok(ended.len() as u64)
+        Ok(expired.len() as u64)
     }
 
     /// Removes the oldest entries of a journal that are too many or too old, up to `most`.

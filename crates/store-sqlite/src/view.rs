@@ -207,8 +207,8 @@ impl<'c> FileView<'c> {
         match unreadable.into_iter().next() {
             Some(fault) if records.is_empty() && page.after.is_none() => Err(fault),
             Some(fault) => {
-                let why = fault.not_done(&self.shared.place.path);
-                tracing::warn!(event = "store.unreadable", records = passed_over, %why, "they are left out of a list");
+                let error = fault.not_done(&self.shared.place.path);
+                tracing::warn!(event = "store.unreadable", records = passed_over, "why" = %error, "they are left out of a list");
                 Ok(records)
             }
             None => Ok(records),
@@ -319,22 +319,22 @@ impl<'c> FileView<'c> {
     /// Returns expired open records, up to `most`, among the next portion after this id, and the id after which to
     /// continue. They are rare and not urgent. So they are searched for in portions, rather than kept in an index
     /// that every claim and every save would have to write.
-    pub(crate) fn ended(&self, after: i64, most: u64) -> Result<(Vec<RecordKey>, i64), SqliteFault> {
+    pub(crate) fn expired(&self, after: i64, most: u64) -> Result<(Vec<RecordKey>, i64), SqliteFault> {
         let mut find =
             self.statement("SELECT id, key, open, expires FROM record WHERE id > ?1 ORDER BY id LIMIT ?2")?;
         let mut rows = find.query(params![after, signed(PORTION)])?;
         let now = signed(self.shared.clock.now().as_millis());
-        let (mut ended, mut seen, mut last) = (Vec::new(), 0, 0);
+        let (mut expired, mut scanned, mut last) = (Vec::new(), 0, 0);
         while let Some(row) = rows.next()? {
-            (seen, last) = (seen + 1, row.get(0)?);
+            (scanned, last) = (scanned + 1, row.get(0)?);
             if row.get(2)? && row.get::<_, Option<i64>>(3)?.is_some_and(|expires| expires <= now) {
-                ended.push(RecordKey(Digest::from_bytes(row.get(1)?)));
-                if ended.len() as u64 >= most {
-                    return Ok((ended, last));
+                expired.push(RecordKey(Digest::from_bytes(row.get(1)?)));
+                if expired.len() as u64 >= most {
+                    return Ok((expired, last));
                 }
             }
         }
-        Ok((ended, if seen < PORTION { 0 } else { last }))
+        Ok((expired, if scanned < PORTION { 0 } else { last }))
     }
 
     pub(crate) fn ids(&self) -> Result<RecordIds, SqliteFault> {
@@ -353,7 +353,7 @@ impl<'c> FileView<'c> {
     }
 
     pub(crate) fn decode(&self, key: RecordKey, body: &[u8]) -> Result<DedupeRecord, SqliteFault> {
-        self.shared.codec.decode(key, body).map_err(|why| SqliteFault::Record(key, why))
+        self.shared.codec.decode(key, body).map_err(|error| SqliteFault::Record(key, error))
     }
 }
 

@@ -47,38 +47,38 @@ impl FileWatcher {
     pub(crate) fn run(mut self) {
         let shared = self.shared.clone();
         let _closing = FollowersCloser(&shared.followers);
-        let listened_to = || shared.news.receiver_count() > 0;
-        let (mut seen, mut interval) = (None, SOON);
+        let has_receivers = || shared.events.receiver_count() > 0;
+        let (mut last_change, mut interval) = (None, SOON);
         loop {
             let until = Instant::now() + jittered(interval);
-            match shared.followers.sleep(Some(until), listened_to) {
+            match shared.followers.sleep(Some(until), has_receivers) {
                 SleepOutcome::Closed => return,
                 // A new follower read its record before it registered, and this thread may already have seen a change
                 // in between.
-                SleepOutcome::Stirred => (seen, interval) = (None, SOON),
+                SleepOutcome::Stirred => (last_change, interval) = (None, SOON),
                 SleepOutcome::Enough => {}
             }
-            let before = seen;
-            let held = shared.followers.held();
-            let longest = match held.iter().any(|(_, holder)| holder.process != shared.process) {
+            let before = last_change;
+            let in_flight = shared.followers.in_flight();
+            let longest = match in_flight.iter().any(|(_, holder)| holder.process != shared.process) {
                 true => FOR_OTHERS,
                 false => FOR_NEWS,
             };
-            if self.look(&mut seen, &held).is_err() {
+            if self.look(&mut last_change, &in_flight).is_err() {
                 // The followers detect the error themselves.
                 shared.followers.wake_all();
                 self.link.forget();
-                (seen, interval) = (None, FOR_NEWS);
+                (last_change, interval) = (None, FOR_NEWS);
                 continue;
             }
-            interval = if seen == before { (interval * 3 / 2).min(longest) } else { SOON };
+            interval = if last_change == before { (interval * 3 / 2).min(longest) } else { SOON };
         }
     }
 
     fn look(
         &mut self,
-        seen: &mut Option<ChangeCounter>,
-        held: &[(RecordKey, RecordHolder)],
+        last_change: &mut Option<ChangeCounter>,
+        in_flight: &[(RecordKey, RecordHolder)],
     ) -> Result<(), SqliteFault> {
         let shared = self.shared.clone();
         let before = self.link.opened();
@@ -90,8 +90,8 @@ impl FileWatcher {
         let view = FileView { sql: self.link.connection(&shared)?, shared: &shared };
         let mut counter = view.statement("PRAGMA data_version")?;
         let now = (opened, counter.query_row([], |row| row.get(0))?);
-        if *seen != Some(now) {
-            for (key, holder) in held {
+        if *last_change != Some(now) {
+            for (key, holder) in in_flight {
                 if view.version(*key)? != Some(holder.version) {
                     match view.holder(*key)? {
                         Some(holder) => {
@@ -101,7 +101,7 @@ impl FileWatcher {
                     }
                 }
             }
-            if shared.news.receiver_count() > 0 {
+            if shared.events.receiver_count() > 0 {
                 // In portions until nothing is left, because the counter does not show the same change twice.
                 loop {
                     let (names, newest) = view.documents_since(self.document)?;
@@ -115,12 +115,12 @@ impl FileWatcher {
                 }
             }
         }
-        for (key, holder) in held {
+        for (key, holder) in in_flight {
             if !holder.holds(&shared) {
                 shared.followers.wake(&[*key]);
             }
         }
-        *seen = Some(now);
+        *last_change = Some(now);
         Ok(())
     }
 }

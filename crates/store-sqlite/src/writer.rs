@@ -51,7 +51,7 @@ pub(crate) trait WriterOperation: Send {
     /// Runs the operation. May run more than once, if the transaction has to be restarted.
     fn run(&mut self, tx: &mut WriteTransaction<'_>) -> Result<(), SqliteFault>;
     /// Sends the result, or the error, to the caller.
-    fn answer(self: Box<Self>, how: Result<(), StoreError>);
+    fn answer(self: Box<Self>, result: Result<(), StoreError>);
     /// Time at which the caller stops waiting for other processes.
     fn until(&self) -> Instant;
 }
@@ -83,11 +83,11 @@ where
         Ok(())
     }
 
-    fn answer(self: Box<Self>, how: Result<(), StoreError>) {
+    fn answer(self: Box<Self>, result: Result<(), StoreError>) {
         let Self { value, reply, .. } = *self;
         let never_ran = || StoreError::not_done(StoreErrorKind::Closed, "the operation was not run");
         // The caller may have gone.
-        let _ = reply.send(how.and_then(|()| value.ok_or_else(never_ran)));
+        let _ = reply.send(result.and_then(|()| value.ok_or_else(never_ran)));
     }
 
     fn until(&self) -> Instant {
@@ -162,9 +162,9 @@ impl SqliteWriter {
     }
 
     /// Not a cached statement, because this one takes effect when it is prepared.
-    fn synchronous(&mut self, how: &str) -> bool {
+    fn synchronous(&mut self, mode: &str) -> bool {
         let connection = self.link.connection(&self.shared).ok();
-        connection.is_some_and(|sql| sql.pragma_update(None, "synchronous", how).is_ok())
+        connection.is_some_and(|sql| sql.pragma_update(None, "synchronous", mode).is_ok())
     }
 
     /// Returns the longest allowed WAL, in pages. At most a quarter of the free space, because its content must fit
@@ -206,10 +206,10 @@ impl SqliteWriter {
 
     /// Runs the batch and responds to all its callers.
     fn work(&mut self, batch: &mut Vec<Box<dyn WriterOperation>>, lane: QueueLane) {
-        let mut ended = self.attempt(batch, TransactionMode::Reading, lane);
+        let mut outcome = self.attempt(batch, TransactionMode::Reading, lane);
         let mut tries = 0;
         loop {
-            match ended {
+            match outcome {
                 TransactionOutcome::Answered | TransactionOutcome::InDoubt => return,
                 TransactionOutcome::Busy(fault) => {
                     fail_expired(batch, &fault, &self.shared);
@@ -223,7 +223,7 @@ impl SqliteWriter {
                         // Durable operations are not mixed with others.
                         QueueLane::Later => {}
                     }
-                    ended = self.attempt(batch, TransactionMode::Writing, lane);
+                    outcome = self.attempt(batch, TransactionMode::Writing, lane);
                 }
                 TransactionOutcome::Spoilt(fault) => {
                     let path = &self.shared.place.path;
@@ -249,19 +249,19 @@ impl SqliteWriter {
         begin: TransactionMode,
         lane: QueueLane,
     ) -> TransactionOutcome {
-        let ended = match self.link.connection(&self.shared) {
+        let outcome = match self.link.connection(&self.shared) {
             Ok(sql) => transact(FileView { sql, shared: &self.shared }, &mut self.recent, batch, begin, lane),
             Err(fault) => {
                 answer_all(batch, &Err(fault.not_done(&self.shared.place.path)), &self.shared);
                 return TransactionOutcome::Answered;
             }
         };
-        match ended {
+        match outcome {
             Ok(TransactionOutcome::InDoubt) => {
                 self.link.forget();
                 TransactionOutcome::InDoubt
             }
-            Ok(ended) => ended,
+            Ok(outcome) => outcome,
             Err(fault) if fault.is_busy() => TransactionOutcome::Busy(fault),
             Err(fault) => {
                 if fault.breaks_connection() {
@@ -338,15 +338,15 @@ fn transact(
 
 fn answer_all(
     batch: &mut Vec<Box<dyn WriterOperation>>,
-    how: &Result<(), StoreError>,
+    result: &Result<(), StoreError>,
     shared: &SqliteShared,
 ) {
-    match how {
+    match result {
         Ok(()) => shared.record_write(),
         Err(error) => shared.record_failure(error),
     }
     for operation in batch.drain(..) {
-        operation.answer(how.clone());
+        operation.answer(result.clone());
     }
 }
 

@@ -38,11 +38,11 @@ impl SystemClock {
         }
         let mut set_back = self.set_back.lock();
         let monotonic = monotonic();
-        let gone = |since: Instant| millis(monotonic.saturating_duration_since(since));
+        let elapsed = |since: Instant| millis(monotonic.saturating_duration_since(since));
         // An earlier set-back is ignored, because the machine has caught up since.
-        let known = set_back.filter(|(since, from)| from + gone(*since) + SET_BACK > latest);
+        let known = set_back.filter(|(since, from)| from + elapsed(*since) + SET_BACK > latest);
         let (since, from) = *set_back.insert(known.unwrap_or((monotonic, latest)));
-        let now = from + gone(since);
+        let now = from + elapsed(since);
         self.latest.fetch_max(now, Ordering::Relaxed).max(now)
     }
 }
@@ -87,7 +87,7 @@ mod tests {
         let clock = SystemClock::default();
         let (hour, begin) = (3_600_000, Instant::now());
         // The time of the machine, the milliseconds since the start, and the expected time.
-        for (machine, gone, expected, why) in [
+        for (machine, elapsed, expected, case) in [
             (10 * hour, 0, 10 * hour, "as the machine says"),
             (10 * hour - 999, 1, 10 * hour, "a correction: it stands still"),
             (9 * hour, 2, 10 * hour, "set back: it goes on from where it was"),
@@ -98,8 +98,8 @@ mod tests {
             (10 * hour, 50, 11 * hour, "set back once more"),
             (10 * hour + 3, 53, 11 * hour + 3, "and goes on from there"),
         ] {
-            let monotonic = || begin + Duration::from_millis(gone);
-            assert_eq!(clock.after(machine, monotonic), expected, "{why}");
+            let monotonic = || begin + Duration::from_millis(elapsed);
+            assert_eq!(clock.after(machine, monotonic), expected, "{case}");
         }
     }
 }

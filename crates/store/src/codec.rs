@@ -175,7 +175,7 @@ mod tests {
             digest: Digest::of(b"arguments"),
             run: RunId("run".into()),
             lease: Lease::Until(at),
-            seen_end_by: None,
+            end_observed_by: None,
             delivered: None,
             version: 2,
             arrived: at,
@@ -219,9 +219,9 @@ mod tests {
     #[test]
     fn the_details_of_an_unknown_outcome_are_preserved() {
         let at = Timestamp::from_millis(1_762_338_645_008);
-        let said = |text: &str| Some(ToolOutput { content: RawJson::string(text), metadata: None });
+        let text_output = |text: &str| Some(ToolOutput { content: RawJson::string(text), metadata: None });
         for settles in [SettleTime::WhenOwnerReports, SettleTime::By(at), SettleTime::Settled] {
-            for output in [None, said("perhaps"), said(&"perhaps ".repeat(2000))] {
+            for output in [None, text_output("perhaps"), text_output(&"perhaps ".repeat(2000))] {
                 let unknown = UnknownOutcome {
                     settles,
                     observed: UnknownOutcomeReason::ConnectionLost,
@@ -229,7 +229,7 @@ mod tests {
                     output,
                 };
                 let state = DedupeState::Unknown(unknown);
-                let record = DedupeRecord { state, seen_end_by: Some(at), ..record("") };
+                let record = DedupeRecord { state, end_observed_by: Some(at), ..record("") };
                 for codec in [RecordCodec::default(), encrypted()] {
                     assert_eq!(codec.decode(record.key, &codec.encode(&record)).unwrap(), record);
                 }

@@ -123,7 +123,7 @@ pub async fn filter_entries<T>(
     store: &dyn StateStore,
     query: &JournalQuery,
     most: usize,
-    wanted: impl Fn(&JournalEntry) -> Option<T>,
+    select: impl Fn(&JournalEntry) -> Option<T>,
 ) -> Result<JournalPage<T>, StoreError> {
     const BATCH: usize = 1000;
     let (mut found, mut looked_at) = (Vec::new(), 0);
@@ -136,7 +136,7 @@ pub async fn filter_entries<T>(
             if found.len() >= query.limit || looked_at >= most {
                 return Ok(JournalPage { found, next: some.before });
             }
-            found.extend(wanted(&entry));
+            found.extend(select(&entry));
             looked_at += 1;
             some.before = Some(place);
         }

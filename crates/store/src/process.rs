@@ -36,13 +36,13 @@ pub trait ProcessMonitor: fmt::Debug + Send + Sync {
 pub struct LocalProcessMonitor {
     own: ProcessIdentity,
     /// The last process that was found gone. A crashed process may have many records, and it stays dead.
-    gone: Mutex<Option<ProcessIdentity>>,
+    dead: Mutex<Option<ProcessIdentity>>,
 }
 
 impl LocalProcessMonitor {
     /// Creates a checker, as seen from this process.
     pub fn of(own: ProcessIdentity) -> Self {
-        Self { own, gone: Mutex::new(None) }
+        Self { own, dead: Mutex::new(None) }
     }
 }
 
@@ -56,13 +56,13 @@ impl ProcessMonitor for LocalProcessMonitor {
         if process.boot != self.own.boot {
             return LeaseOwnerState::Time;
         }
-        if self.gone.lock().as_ref() == Some(process) {
+        if self.dead.lock().as_ref() == Some(process) {
             return LeaseOwnerState::Gone;
         }
         match started(process.pid) {
             Some(started) if started == process.started => LeaseOwnerState::Alive,
             Some(_) | None => {
-                *self.gone.lock() = Some(process.clone());
+                *self.dead.lock() = Some(process.clone());
                 LeaseOwnerState::Gone
             }
         }

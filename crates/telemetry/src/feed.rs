@@ -20,7 +20,7 @@ pub struct Feed(Arc<FeedInner>);
 
 #[derive(Debug)]
 struct FeedInner {
-    kept: Mutex<FeedBuffer>,
+    buffer: Mutex<FeedBuffer>,
     /// The number of the last line.
     last: watch::Sender<u64>,
     /// Time until which lines are made, in milliseconds since the start. Checked for every event of every call.
@@ -77,7 +77,7 @@ impl Default for Feed {
     fn default() -> Self {
         let (last, until, began) = (watch::Sender::new(0), AtomicU64::new(NEVER), Instant::now());
         let life = logs::now().as_millis();
-        Self(Arc::new(FeedInner { kept: Mutex::default(), last, until, began, life }))
+        Self(Arc::new(FeedInner { buffer: Mutex::default(), last, until, began, life }))
     }
 }
 
@@ -85,20 +85,20 @@ impl Feed {
     /// Returns a reader of the events after this number, or of new events.
     pub fn read(&self, behind: Option<u64>) -> FeedReader {
         let last = {
-            let mut kept = self.0.kept.lock();
-            kept.readers += 1;
+            let mut buffer = self.0.buffer.lock();
+            buffer.readers += 1;
             let until = self.0.until.swap(ALWAYS, Ordering::Relaxed);
             let was_away = until != NEVER && until != ALWAYS && self.0.now() >= until;
             if was_away {
                 // Events may have happened without a line. A skipped number shows that.
-                kept.lines.clear();
+                buffer.lines.clear();
                 self.0.last.send_modify(|last| *last += 1);
             }
             *self.0.last.borrow()
         };
         // A number that was never used is from an earlier process, so all events are new to this reader.
         let behind = behind.map_or(last, |number| if number > last { 0 } else { number });
-        FeedReader { feed: self.clone(), behind, news: self.0.last.subscribe() }
+        FeedReader { feed: self.clone(), behind, updates: self.0.last.subscribe() }
     }
 
     /// Returns an id that distinguishes the numbers of this feed from those of another process.
@@ -107,7 +107,7 @@ impl Feed {
     }
 
     /// Returns true if a line with this level is needed.
-    pub(crate) fn wants(&self, level: LogLineLevel) -> bool {
+    pub(crate) fn is_enabled(&self, level: LogLineLevel) -> bool {
         let is_read = match self.0.until.load(Ordering::Relaxed) {
             NEVER => false,
             ALWAYS => true,
@@ -117,16 +117,16 @@ impl Feed {
     }
 
     pub(crate) fn write(&self, entry: &LogEntry) {
-        let mut kept = self.0.kept.lock();
+        let mut buffer = self.0.buffer.lock();
         let mut text = String::new();
-        entry.write(LogLineFormat::Json, &mut kept.shown, &mut text);
+        entry.write(LogLineFormat::Json, &mut buffer.shown, &mut text);
         let number = *self.0.last.borrow() + 1;
         let (event, text) = (entry.name(), text.trim_end().into());
         let line = Arc::new(FeedEvent { number, event, text });
         if event == NOTIFICATION {
-            push(&mut kept.notifications, line.clone(), MOST_NOTIFICATIONS);
+            push(&mut buffer.notifications, line.clone(), MOST_NOTIFICATIONS);
         }
-        push(&mut kept.lines, line, MOST);
+        push(&mut buffer.lines, line, MOST);
         // Under the lock, so that numbers are in order.
         self.0.last.send_replace(number);
     }
@@ -161,7 +161,7 @@ impl FeedInner {
 pub struct FeedReader {
     feed: Feed,
     behind: u64,
-    news: watch::Receiver<u64>,
+    updates: watch::Receiver<u64>,
 }
 
 impl FeedReader {
@@ -171,7 +171,7 @@ impl FeedReader {
             if let Some(next) = self.at_hand() {
                 return next;
             }
-            if self.news.changed().await.is_err() {
+            if self.updates.changed().await.is_err() {
                 // Unreachable: the reader itself keeps the feed alive.
                 std::future::pending::<()>().await;
             }
@@ -179,12 +179,12 @@ impl FeedReader {
     }
 
     fn at_hand(&mut self) -> Option<FeedItem> {
-        let last = *self.news.borrow_and_update();
+        let last = *self.updates.borrow_and_update();
         if self.behind >= last {
             return None;
         }
-        let kept = self.feed.0.kept.lock();
-        let line = kept.behind(self.behind);
+        let buffer = self.feed.0.buffer.lock();
+        let line = buffer.behind(self.behind);
         let missed = line.map_or(last, |line| line.number - 1).saturating_sub(self.behind);
         if missed > 0 {
             self.behind += missed;
@@ -199,9 +199,9 @@ impl FeedReader {
 impl Drop for FeedReader {
     fn drop(&mut self) {
         let feed = &self.feed.0;
-        let mut kept = feed.kept.lock();
-        kept.readers -= 1;
-        if kept.readers == 0 {
+        let mut buffer = feed.buffer.lock();
+        buffer.readers -= 1;
+        if buffer.readers == 0 {
             feed.until.store(feed.now() + steadfast_core::millis(AWAY), Ordering::Relaxed);
         }
     }
@@ -231,9 +231,9 @@ mod tests {
     #[test]
     fn no_line_is_made_without_a_reader() {
         let feed = Feed::default();
-        assert!(!feed.wants(LogLineLevel::Error));
+        assert!(!feed.is_enabled(LogLineLevel::Error));
         let reader = feed.read(None);
-        assert!(feed.wants(LogLineLevel::Debug) && !feed.wants(LogLineLevel::Trace));
+        assert!(feed.is_enabled(LogLineLevel::Debug) && !feed.is_enabled(LogLineLevel::Trace));
         drop(feed.read(None));
         assert_eq!(feed.0.until.load(Ordering::Relaxed), ALWAYS, "one still reads");
         drop(reader);
@@ -242,11 +242,11 @@ mod tests {
             (steadfast_core::millis(AWAY)..NEVER).contains(&until),
             "lines are made for a while: {until}"
         );
-        for (until, wanted) in [(NEVER - 1, true), (0, false)] {
+        for (until, expected) in [(NEVER - 1, true), (0, false)] {
             feed.0.until.store(until, Ordering::Relaxed);
             assert_eq!(
-                feed.wants(LogLineLevel::Error),
-                wanted,
+                feed.is_enabled(LogLineLevel::Error),
+                expected,
                 "whoever was away for a moment misses nothing"
             );
         }
@@ -314,7 +314,7 @@ mod tests {
         for _ in 0..2 * MOST_NOTIFICATIONS {
             notify();
         }
-        assert_eq!(feed.0.kept.lock().notifications.len(), MOST_NOTIFICATIONS);
+        assert_eq!(feed.0.buffer.lock().notifications.len(), MOST_NOTIFICATIONS);
     }
 
     #[tokio::test(start_paused = true)]

@@ -16,14 +16,14 @@ struct LogThrottleState {
 impl LogThrottle {
     /// Returns the number of lines suppressed since the last one, if a line is due now.
     pub(crate) fn due(&self, now: Timestamp) -> Option<u64> {
-        let mut kept = self.0.lock();
+        let mut state = self.0.lock();
         // A clock that was set back must not suppress lines.
-        let due = kept.last.is_none_or(|last| now < last || now.since(last).as_secs() >= PAUSE_SECONDS);
+        let due = state.last.is_none_or(|last| now < last || now.since(last).as_secs() >= PAUSE_SECONDS);
         if due {
-            kept.last = Some(now);
-            Some(std::mem::take(&mut kept.suppressed))
+            state.last = Some(now);
+            Some(std::mem::take(&mut state.suppressed))
         } else {
-            kept.suppressed += 1;
+            state.suppressed += 1;
             None
         }
     }

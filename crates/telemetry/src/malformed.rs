@@ -70,7 +70,7 @@ impl MalformedCallLog {
 
 impl EngineListener for MalformedCallLog {
     fn finished(&self, about: &NoticeContext<'_>, result: &CallResult) {
-        let error_type = match result.ended.as_ref().err().map(|failure| failure.code) {
+        let error_type = match result.outcome.as_ref().err().map(|failure| failure.code) {
             Some(Code::InvalidArguments) => MalformedCallKind::Mistake(ModelMistake::Arguments),
             Some(Code::UnknownTool) => MalformedCallKind::Mistake(ModelMistake::UnknownTool),
             Some(Code::LoopDetected) => MalformedCallKind::Loop,
@@ -134,7 +134,7 @@ impl RotatingFile {
 fn is_at(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt as _;
     match (file.metadata(), fs::metadata(path)) {
-        (Ok(ours), Ok(there)) => (ours.dev(), ours.ino()) == (there.dev(), there.ino()),
+        (Ok(opened), Ok(there)) => (opened.dev(), opened.ino()) == (there.dev(), there.ino()),
         _ => false,
     }
 }

@@ -59,7 +59,7 @@ impl EngineListener for Telemetry {
         };
         let tool = self.metrics.tool(&envelope.tool());
         let status = names::status(away.error.code.status(away.error.retriable));
-        self.metrics.ended(&tool, status, tool.status.scope(), Duration::ZERO);
+        self.metrics.record_end(&tool, status, tool.status.scope(), Duration::ZERO);
         self.metrics.on.tool_events.add([tool.label.clone(), "tool_call_turned_away".into()]);
         if away.error.code != Code::Overloaded || tool.status.should_log_overload(away.at) {
             let fields = [
@@ -110,8 +110,8 @@ impl EngineListener for Telemetry {
         self.write(LogLineLevel::Error, "store_failed", now, &[&fields]);
     }
 
-    fn store_event(&self, store: &str, news: &StoreEvent) {
-        let (level, event, word) = match news {
+    fn store_event(&self, store: &str, store_event: &StoreEvent) {
+        let (level, event, word) = match store_event {
             // Other processes write documents all the time.
             StoreEvent::DocumentChanged(_) => return,
             StoreEvent::Emptied => (LogLineLevel::Error, "store_emptied", "emptied"),
@@ -119,11 +119,11 @@ impl EngineListener for Telemetry {
             StoreEvent::Available => (LogLineLevel::Warn, "store_back", "back"),
         };
         self.metrics.on.store_events.add([self.metrics.store(store), word.into()]);
-        let why = match news {
-            StoreEvent::Unavailable(why) => LogField::Text(why),
+        let reason = match store_event {
+            StoreEvent::Unavailable(reason) => LogField::Text(reason),
             StoreEvent::DocumentChanged(_) | StoreEvent::Emptied | StoreEvent::Available => LogField::Absent,
         };
-        self.write(level, event, logs::now(), &[&[("store", LogField::Text(store)), ("error", why)]]);
+        self.write(level, event, logs::now(), &[&[("store", LogField::Text(store)), ("error", reason)]]);
     }
 }
 
@@ -250,15 +250,15 @@ impl Telemetry {
                 self.log(of, open, LogLineLevel::Info, "tool_call_retry", &fields);
             }
             CallNotice::RetryStopped { stop } => {
-                let wanted = match stop {
-                    RetryStop::RetryAfter(wanted) => LogField::Number(millis(*wanted)),
+                let delay = match stop {
+                    RetryStop::RetryAfter(delay) => LogField::Number(millis(*delay)),
                     RetryStop::Attempts | RetryStop::TotalTime | RetryStop::Deadline | RetryStop::Budget => {
                         LogField::Absent
                     }
                 };
                 let stop = names::stop(*stop);
                 self.event(of, open, "tool_call_retry_stopped", vec![own("reason", stop)]);
-                let fields = [("reason", LogField::Own(stop)), ("retryAfterMs", wanted)];
+                let fields = [("reason", LogField::Own(stop)), ("retryAfterMs", delay)];
                 self.log(of, open, LogLineLevel::Info, "tool_call_retry_stopped", &fields);
             }
             CallNotice::AttemptCut { cut } => {
@@ -338,10 +338,10 @@ impl Telemetry {
     /// Logs, counts and traces the end of a call.
     fn record_end(&self, of: &NoticeSubject<'_>, result: &CallResult, mut open: OpenCall) {
         let about = of.about;
-        let failure = result.ended.as_ref().err();
+        let failure = result.outcome.as_ref().err();
         let code = failure.map(|failure| failure.code);
         let status = names::status(result.status());
-        self.metrics.ended(of.tool, status, names::scope(about.request, about.policy), result.took);
+        self.metrics.record_end(of.tool, status, names::scope(about.request, about.policy), result.took);
         if let Some(state) = found(result) {
             self.metrics.on.tool_idempotency_hits.add([of.tool.label.clone(), state.into()]);
         }
@@ -468,7 +468,7 @@ impl Telemetry {
         event: &'static str,
         fields: &[(&'static str, LogField<'_>)],
     ) {
-        if !self.is_wanted(level) {
+        if !self.is_enabled(level) {
             return;
         }
         let (request, target) = (of.about.request, &of.about.envelope.target);
@@ -477,7 +477,7 @@ impl Telemetry {
         let baggage = context.map(|context| context.baggage_keys.join(",")).filter(|keys| !keys.is_empty());
         let key = request.address().map(|address| address.own().fingerprint());
         let trace = open.spans.as_ref().and_then(|spans| spans.trace_id());
-        let whose = [
+        let identity = [
             ("requestId", LogField::Text(request.id.as_str())),
             ("toolName", LogField::Text(request.tool.tool.as_str())),
             ("toolNamespace", LogField::Text(request.tool.namespace.as_str())),
@@ -497,7 +497,7 @@ impl Telemetry {
             ("baggageKeys", LogField::text(baggage.as_deref())),
             ("traceId", LogField::own(trace.as_deref())),
         ];
-        self.write(level, event, of.about.at, &[&whose, fields]);
+        self.write(level, event, of.about.at, &[&identity, fields]);
     }
 
     pub(crate) fn write(
@@ -507,12 +507,12 @@ impl Telemetry {
         at: Timestamp,
         fields: &[&[(&'static str, LogField<'_>)]],
     ) {
-        let is_kept = event == NOTIFICATION || self.feed.wants(level);
-        if !is_kept && !self.is_wanted(level) {
+        let is_in_feed = event == NOTIFICATION || self.feed.is_enabled(level);
+        if !is_in_feed && !self.is_enabled(level) {
             return;
         }
         let entry = logs::LogEntry::of(level, event, at, fields);
-        if is_kept {
+        if is_in_feed {
             self.feed.write(&entry);
         }
         if let Some(logs) = &self.logs {
@@ -521,8 +521,8 @@ impl Telemetry {
     }
 
     /// Returns true if a line with this level is needed.
-    pub(crate) fn is_wanted(&self, level: LogLineLevel) -> bool {
-        self.logs.as_ref().is_some_and(|logs| logs.wants(level)) || self.feed.wants(level)
+    pub(crate) fn is_enabled(&self, level: LogLineLevel) -> bool {
+        self.logs.as_ref().is_some_and(|logs| logs.is_enabled(level)) || self.feed.is_enabled(level)
     }
 }
 
@@ -554,7 +554,7 @@ fn is_watchdogs(cut: CutReason, policy: &CallPolicy) -> bool {
 
 /// Returns the state of the record that a duplicate found. One in flight was counted when it was found.
 fn found(result: &CallResult) -> Option<&'static str> {
-    let failure = result.ended.as_ref().err();
+    let failure = result.outcome.as_ref().err();
     match &result.provenance {
         Provenance::Replayed { reason: ReplayReason::Waited, .. } => None,
         Provenance::Replayed {
@@ -562,9 +562,9 @@ fn found(result: &CallResult) -> Option<&'static str> {
             ..
         } => Some(if failure.is_some() { "failed" } else { "done" }),
         Provenance::Fresh => {
-            let told =
+            let is_unknown =
                 result.attempts == 0 && failure.is_some_and(|failure| failure.code == Code::OutcomeUnknown);
-            told.then_some("unknown")
+            is_unknown.then_some("unknown")
         }
     }
 }

@@ -141,12 +141,12 @@ impl CallTracer {
                 ],
             ),
         };
-        let whose = [
+        let ids = [
             ("turn.id", turn.turn_id.as_ref().map(|id| id.as_str())),
             ("call.id", span.call_id.as_ref().map(|id| id.as_str())),
             ("request.id", span.request_id.as_ref().map(|id| id.as_str())),
         ];
-        attributes.extend(whose.into_iter().filter_map(|(name, value)| Some(text(name, value?))));
+        attributes.extend(ids.into_iter().filter_map(|(name, value)| Some(text(name, value?))));
         let summary = turn.summary.as_deref().filter(|_| part.tool.is_none());
         attributes.extend(summary.map(|summary| sentence("turn.summary", summary)));
         let trace = TraceId::from_bytes(turn.trace_id.to_bytes());
@@ -174,9 +174,9 @@ impl CallTracer {
             (None, Some(TurnStatus::Completed | TurnStatus::Partial) | None) => None,
             (Some(_), _) => part.failed.map(|code| code.as_str()),
         };
-        if let Some(why) = failed {
-            made.set_attribute(own("error.type", why));
-            made.set_status(Status::error(why));
+        if let Some(error_type) = failed {
+            made.set_attribute(own("error.type", error_type));
+            made.set_status(Status::error(error_type));
         }
         made.end_with_timestamp(time(span.ended_at.unwrap_or(span.started_at)));
     }

@@ -43,11 +43,11 @@ pub(crate) struct StateChange<S> {
 impl ToolStatus {
     /// Records the policy. Returns the change if it differs from the last one.
     pub(crate) fn profile(&self, now: ToolPolicySummary) -> Option<StateChange<ToolPolicySummary>> {
-        let mut seen = self.0.lock();
-        if seen.profile == Some(now) {
+        let mut status = self.0.lock();
+        if status.profile == Some(now) {
             return None;
         }
-        Some(StateChange { from: seen.profile.replace(now), to: now })
+        Some(StateChange { from: status.profile.replace(now), to: now })
     }
 
     /// Returns the key scope of this tool, as far as it is known.
@@ -62,9 +62,9 @@ impl ToolStatus {
         tenant: Option<&TenantId>,
         to: breaker::State,
     ) -> breaker::State {
-        let mut seen = self.0.lock();
-        let whose = (tool.clone(), tenant.cloned());
-        remember(&mut seen.breakers, whose, to, |state| match state {
+        let mut status = self.0.lock();
+        let key = (tool.clone(), tenant.cloned());
+        remember(&mut status.breakers, key, to, |state| match state {
             breaker::State::Closed => 0,
             breaker::State::HalfOpen => 1,
             breaker::State::Open => 2,
@@ -75,8 +75,8 @@ impl ToolStatus {
 
     /// Records the trust in a signature of the tool, or in all of it. Returns the worst state.
     pub(crate) fn trust(&self, subject: &Arc<str>, to: TrustState) -> TrustState {
-        let mut seen = self.0.lock();
-        remember(&mut seen.trust, subject.clone(), to, |state| match state {
+        let mut status = self.0.lock();
+        remember(&mut status.trust, subject.clone(), to, |state| match state {
             TrustState::Trusted => 0,
             TrustState::Recovering => 1,
             TrustState::Escalated => 2,
@@ -87,10 +87,10 @@ impl ToolStatus {
 
     /// Returns true if an overload of the tool is to be logged now: at most once a minute.
     pub(crate) fn should_log_overload(&self, now: Timestamp) -> bool {
-        let mut seen = self.0.lock();
-        let due = seen.overload_logged.is_none_or(|told| now.since(told).as_secs() >= 60);
+        let mut status = self.0.lock();
+        let due = status.overload_logged.is_none_or(|last| now.since(last).as_secs() >= 60);
         if due {
-            seen.overload_logged = Some(now);
+            status.overload_logged = Some(now);
         }
         due
     }
@@ -100,11 +100,11 @@ impl ToolStatus {
 /// least bad one is replaced by a worse one.
 fn remember<K: Ord + Clone, S: Copy>(
     states: &mut BTreeMap<K, S>,
-    whose: K,
+    key: K,
     state: S,
     badness: impl Fn(S) -> u8,
 ) -> Option<S> {
-    states.remove(&whose);
+    states.remove(&key);
     if badness(state) > 0 {
         if states.len() >= MOST_STATES
             && let Some((least, mildest)) = states.iter().min_by_key(|(_, state)| badness(**state))
@@ -112,10 +112,10 @@ fn remember<K: Ord + Clone, S: Copy>(
             if badness(*mildest) < badness(state) {
                 let least = least.clone();
                 states.remove(&least);
-                states.insert(whose, state);
+                states.insert(key, state);
             }
         } else {
-            states.insert(whose, state);
+            states.insert(key, state);
         }
     }
     states.values().copied().max_by_key(|state| badness(*state))

@@ -18,11 +18,11 @@ impl Telemetry {
             self.metrics.on.turn_decisions.add([names::strategy(*strategy).into()]);
         }
         let event = note.fact.event_type();
-        let Some(level) = level(&note.fact).filter(|level| self.is_wanted(*level)) else { return };
+        let Some(level) = level(&note.fact).filter(|level| self.is_enabled(*level)) else { return };
         let note = note.clone().redacted();
         let (sentence, trace) = (note.sentence(), about.trace.to_string());
         let (target, tool) = (about.target, note.tool.as_ref());
-        let whose = [
+        let identity = [
             ("turnId", LogField::text(about.turn.map(|turn| turn.as_str()))),
             ("toolCallId", LogField::text(note.call.as_ref().map(|call| call.as_str()))),
             ("toolName", LogField::text(tool.map(|tool| tool.tool.as_str()))),
@@ -33,7 +33,7 @@ impl Telemetry {
             ("traceId", LogField::Own(&trace)),
             ("message", LogField::Text(&sentence)),
         ];
-        self.write(level, names::turn_event(event), note.at, &[&whose, &fields(&note.fact)]);
+        self.write(level, names::turn_event(event), note.at, &[&identity, &fields(&note.fact)]);
     }
 
     /// Logs, counts and traces the end of a turn.

@@ -161,15 +161,15 @@ impl RedisServer {
 
     fn answers_before(&mut self, deadline: Instant) -> bool {
         while let Some(process) = &mut self.process {
-            let ended = !matches!(process.server.try_wait(), Ok(None));
+            let has_exited = !matches!(process.server.try_wait(), Ok(None));
             // The server's own log proves that it listens; another program on that port would not write there.
             let log = self.log();
             let listens = log.contains("Ready to accept connections") || log.contains("Sentinel ID is");
             let pong = |answer: String| answer == "PONG" || answer.starts_with("NOAUTH");
-            if listens && !ended && self.try_command(&["PING"]).is_ok_and(pong) {
+            if listens && !has_exited && self.try_command(&["PING"]).is_ok_and(pong) {
                 return true;
             }
-            if ended || Instant::now() > deadline {
+            if has_exited || Instant::now() > deadline {
                 self.kill();
                 return false;
             }
@@ -253,7 +253,7 @@ struct RedisPort {
     number: u16,
     /// Reservation on the same port of another address of this machine, if there is one: a server can still listen on
     /// the port itself.
-    _held: Option<TcpListener>,
+    _listener: Option<TcpListener>,
 }
 
 impl RedisPort {
@@ -266,14 +266,14 @@ impl RedisPort {
             let (from, to) = Self::RANGE;
             let drawn = from + RandomState::new().build_hasher().finish() % (to - from);
             let number = u16::try_from(drawn).expect("the range is one of ports");
-            let held = match TcpListener::bind((Self::STANDS_FOR_IT, number)) {
-                Ok(held) => Some(held),
+            let listener = match TcpListener::bind((Self::STANDS_FOR_IT, number)) {
+                Ok(listener) => Some(listener),
                 // Some systems have one address only.
                 Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => None,
                 Err(_) => continue,
             };
             if TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok() {
-                return Self { number, _held: held };
+                return Self { number, _listener: listener };
             }
         }
         panic!("this machine has no free port");
@@ -455,8 +455,8 @@ impl RedisSentinel {
     /// Makes the sentinel promote the replica.
     fn hand_over_from(&self, before: u16) {
         eventually("the replica has taken over", || {
-            let told = self.sentinel.command(&["SENTINEL", "MASTER", Self::SERVICE]);
-            let words: Vec<&str> = told.split(' ').collect();
+            let reply = self.sentinel.command(&["SENTINEL", "MASTER", Self::SERVICE]);
+            let words: Vec<&str> = reply.split(' ').collect();
             let field = |name: &str| {
                 words
                     .chunks(2)
@@ -493,10 +493,14 @@ impl RedisSentinel {
 const NEVER_MILLIS: &str = "3600000";
 
 /// Waits for a condition that a server reaches at its own pace.
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+pub fn eventually(condition: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
-        assert!(Instant::now() < deadline, "after {} s it is still not so that {what}", PATIENCE.as_secs());
+        assert!(
+            Instant::now() < deadline,
+            "after {} s it is still not so that {condition}",
+            PATIENCE.as_secs()
+        );
         thread::sleep(PAUSE);
     }
 }
@@ -567,10 +571,10 @@ mod tests {
     fn a_server_ends_with_its_test_also_when_that_panics() {
         let server = RedisServer::start();
         let (port, folder) = (server.port(), server.folder.clone());
-        let ended = thread::spawn(move || {
+        let failing_test = thread::spawn(move || {
             assert_eq!(server.command(&["PING"]), "a test that fails");
         });
-        assert!(ended.join().is_err());
+        assert!(failing_test.join().is_err());
         assert!(TcpStream::connect(("127.0.0.1", port)).is_err(), "nobody listens there any more");
         assert!(!folder.exists());
     }
@@ -593,10 +597,10 @@ mod tests {
             .stdout(Stdio::piped())
             .spawn()
             .expect("a program can be started twice");
-        let said = BufReader::new(owner.stdout.take().expect("it was piped")).lines().map_while(Result::ok);
-        let said = said.filter_map(|line| line.strip_prefix("> ").map(str::to_owned)).next();
-        let said = said.expect("it says where its server is");
-        let (port, folder) = said.split_once(' ').expect("it says two things");
+        let lines = BufReader::new(owner.stdout.take().expect("it was piped")).lines().map_while(Result::ok);
+        let announcement = lines.filter_map(|line| line.strip_prefix("> ").map(str::to_owned)).next();
+        let announcement = announcement.expect("it says where its server is");
+        let (port, folder) = announcement.split_once(' ').expect("it says two things");
         let port: u16 = port.parse().expect("a port is a number");
         assert!(TcpStream::connect(("127.0.0.1", port)).is_ok(), "its server is there");
         owner.kill().expect("it was not waited for");
@@ -610,7 +614,7 @@ mod tests {
         let (one, other) = (RedisPort::reserve(), RedisPort::reserve());
         assert_ne!(one.number, other.number);
         assert!(TcpStream::connect(("127.0.0.1", one.number)).is_err());
-        if one._held.is_some() {
+        if one._listener.is_some() {
             assert!(
                 TcpListener::bind((RedisPort::STANDS_FOR_IT, one.number)).is_err(),
                 "nobody else can reserve it"

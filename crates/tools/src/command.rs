@@ -91,9 +91,9 @@ impl CommandParts {
             () = attempt.cancelled() => return Err(cancelled_fault(begin)),
         };
         let SpawnedChild { child, stdin, stdout } = started.map_err(|error| not_started(&error))?;
-        let ended = tokio::select! {
+        let end = tokio::select! {
             biased;
-            ended = exchange(&child, stdin, stdout, attempt.params()) => ended,
+            end = exchange(&child, stdin, stdout, attempt.params()) => end,
             () = attempt.cancelled() => {
                 // Output after that comes from a program that was asked to end, so it proves neither success nor
                 // failure.
@@ -101,15 +101,15 @@ impl CommandParts {
                 return Err(cancelled_fault(begin));
             }
         };
-        match ended {
+        match end {
             CommandEnd::TooLong => {
                 let message = format!("the answer is longer than {LONGEST_ANSWER} bytes");
                 Err(AttemptFault::new(FaultSource::BadAnswer, message).into())
             }
-            CommandEnd::Exited { exit: ChildExit::Code(0), said } => {
-                Ok(ToolOutput { content: content(said.trim_ascii_end()), metadata: None })
+            CommandEnd::Exited { exit: ChildExit::Code(0), output } => {
+                Ok(ToolOutput { content: content(output.trim_ascii_end()), metadata: None })
             }
-            CommandEnd::Exited { exit, said } => Err(self.failure(exit, &stderr, &said).into()),
+            CommandEnd::Exited { exit, output } => Err(self.failure(exit, &stderr, &output).into()),
         }
     }
 
@@ -132,7 +132,7 @@ impl CommandParts {
     /// Returns the fault for an unsuccessful exit. A program that exited by itself has answered, whatever its code.
     /// Exit codes prove nothing, not even those with which a shell reports that it could not start a command. The
     /// rules of the tool can give them a meaning. A program that was killed has not answered.
-    fn failure(&self, exit: ChildExit, stderr: &StderrLog, said: &[u8]) -> AttemptFault {
+    fn failure(&self, exit: ChildExit, stderr: &StderrLog, output: &[u8]) -> AttemptFault {
         let (source, code) = match exit {
             ChildExit::Code(code) => (FaultSource::Tool, Some(code)),
             ChildExit::Signal(signal) => (FaultSource::Exit { code: None, signal: Some(signal) }, None),
@@ -141,8 +141,8 @@ impl CommandParts {
         let mut lines = stderr.tail(SHOWN_LINES);
         if lines.iter().all(|line| line.trim().is_empty()) {
             // Many programs print errors to their output.
-            let said = String::from_utf8_lossy(said);
-            lines = said.lines().rev().take(SHOWN_LINES).map(str::to_owned).collect();
+            let output = String::from_utf8_lossy(output);
+            lines = output.lines().rev().take(SHOWN_LINES).map(str::to_owned).collect();
             lines.reverse();
         }
         lines.retain(|line| !line.trim().is_empty());
@@ -168,7 +168,7 @@ impl CommandParts {
 enum CommandEnd {
     Exited {
         exit: ChildExit,
-        said: Vec<u8>,
+        output: Vec<u8>,
     },
     /// The output exceeded the limit, and the command is ended for it.
     TooLong,
@@ -181,32 +181,32 @@ async fn exchange(
     mut stdout: ChildStdout,
     params: &str,
 ) -> CommandEnd {
-    let mut said = Vec::new();
-    let (exit, heard) = {
-        let talking = async {
-            let saying = async move {
+    let mut output = Vec::new();
+    let (exit, output_end) = {
+        let transfer = async {
+            let writing = async move {
                 // A command that does not read its input is not an error, because not every tool has parameters.
                 let _ = stdin.write_all(params.as_bytes()).await;
                 drop(stdin);
             };
-            let ((), heard) = tokio::join!(saying, listen(&mut stdout, &mut said));
-            heard
+            let ((), output_end) = tokio::join!(writing, listen(&mut stdout, &mut output));
+            output_end
         };
-        tokio::pin!(talking);
+        tokio::pin!(transfer);
         tokio::select! {
-            heard = &mut talking => match heard {
-                OutputEnd::All => (child.gone().await, heard),
-                OutputEnd::TooMuch => (ChildExit::Unknown, heard),
+            output_end = &mut transfer => match output_end {
+                OutputEnd::All => (child.wait_until_gone().await, output_end),
+                OutputEnd::TooMuch => (ChildExit::Unknown, output_end),
             },
-            exit = child.gone() => {
+            exit = child.wait_until_gone() => {
                 // Buffered output is read at once. A process that left the group may keep the pipe open forever.
-                let heard = timeout(LAST_WORDS, &mut talking).await;
-                (exit, heard.unwrap_or(OutputEnd::All))
+                let output_end = timeout(LAST_WORDS, &mut transfer).await;
+                (exit, output_end.unwrap_or(OutputEnd::All))
             }
         }
     };
-    match heard {
-        OutputEnd::All => CommandEnd::Exited { exit, said },
+    match output_end {
+        OutputEnd::All => CommandEnd::Exited { exit, output },
         OutputEnd::TooMuch => CommandEnd::TooLong,
     }
 }
@@ -218,11 +218,11 @@ enum OutputEnd {
 }
 
 /// Reads the output of a command into a buffer, which keeps what was read if the future is dropped.
-async fn listen(stdout: &mut ChildStdout, said: &mut Vec<u8>) -> OutputEnd {
-    while let Ok(read) = stdout.read_buf(said).await
+async fn listen(stdout: &mut ChildStdout, output: &mut Vec<u8>) -> OutputEnd {
+    while let Ok(read) = stdout.read_buf(output).await
         && read > 0
     {
-        if said.len() > LONGEST_ANSWER {
+        if output.len() > LONGEST_ANSWER {
             return OutputEnd::TooMuch;
         }
     }

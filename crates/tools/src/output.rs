@@ -7,20 +7,20 @@ use steadfast_json::RawJson;
 use steadfast_redact::{MASK, Redacted, is_secret_name};
 
 /// Returns output as response content: JSON unchanged, empty output as `null`, anything else as text.
-pub(crate) fn content(said: &[u8]) -> RawJson {
-    let trimmed = said.trim_ascii();
+pub(crate) fn content(output: &[u8]) -> RawJson {
+    let trimmed = output.trim_ascii();
     if trimmed.is_empty() {
         return RawJson::from_trusted("null");
     }
     match std::str::from_utf8(trimmed) {
         Ok(text) if serde_json::from_str::<&RawValue>(text).is_ok() => RawJson::from_trusted(text),
-        Ok(_) | Err(_) => RawJson::string(&String::from_utf8_lossy(said)),
+        Ok(_) | Err(_) => RawJson::string(&String::from_utf8_lossy(output)),
     }
 }
 
 /// Returns the beginning of a tool's output, on one line and without its secrets.
-pub(crate) fn excerpt(said: &str, secrets: &Secrets) -> String {
-    let window: String = said.chars().take(WINDOW).collect();
+pub(crate) fn excerpt(text: &str, secrets: &Secrets) -> String {
+    let window: String = text.chars().take(WINDOW).collect();
     let masked = secrets.masked(&window);
     let mut short = String::new();
     for word in masked.split_whitespace() {
@@ -56,11 +56,11 @@ impl Secrets {
         let secret = given.iter().filter(|(name, _)| is_secret_name(name)).map(|(_, value)| value.expose());
         // `Bearer abc` may be repeated as a whole, or without its first word.
         let parts = secret.flat_map(|value| std::iter::once(value.trim()).chain(value.split_whitespace()));
-        let mut kept: Vec<&str> = parts.filter(|part| part.len() >= SHORTEST).collect();
+        let mut parts: Vec<&str> = parts.filter(|part| part.len() >= SHORTEST).collect();
         // Longest first, so that a part is not masked within a whole secret.
-        kept.sort_by_key(|part| std::cmp::Reverse(part.len()));
-        kept.dedup();
-        Self(kept.into_iter().map(|part| Redacted::new(part.to_owned())).collect())
+        parts.sort_by_key(|part| std::cmp::Reverse(part.len()));
+        parts.dedup();
+        Self(parts.into_iter().map(|part| Redacted::new(part.to_owned())).collect())
     }
 
     pub(crate) fn masked(&self, text: &str) -> String {
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn json_is_an_answer_as_it_is_and_anything_else_is_text() {
-        for (said, content_is) in [
+        for (output, content_is) in [
             (&b""[..], "null"),
             (b" \r\n", "null"),
             (b" {\"n\": 1.0}\n", "{\"n\": 1.0}"),
@@ -88,7 +88,7 @@ mod tests {
             (b"{} {}", "\"{} {}\""),
             (b"a\xffb", "\"a\u{fffd}b\""),
         ] {
-            assert_eq!(content(said).as_str(), content_is, "{said:?}");
+            assert_eq!(content(output).as_str(), content_is, "{output:?}");
         }
     }
 

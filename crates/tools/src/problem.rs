@@ -13,7 +13,7 @@ pub struct UnusableTool {
     /// The tool.
     pub tool: ToolRef,
     /// The reason.
-    pub why: UnusableReason,
+    pub reason: UnusableReason,
 }
 
 /// Reason for which a tool cannot be used.
@@ -33,7 +33,7 @@ pub enum UnusableReason {
 impl fmt::Display for UnusableTool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let section = format!("[{}_tools.{}]", self.tool.namespace, self.tool.tool);
-        match &self.why {
+        match &self.reason {
             UnusableReason::Url(bad) => write!(f, "{section}: {bad}"),
             UnusableReason::Header(name) => {
                 write!(f, "{section}: no header has the name {name}, or such a value")
@@ -48,7 +48,7 @@ impl fmt::Display for UnusableTool {
 
 impl Error for UnusableTool {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match &self.why {
+        match &self.reason {
             UnusableReason::Url(bad) => Some(bad),
             UnusableReason::Leash(error) => Some(error),
             UnusableReason::Header(_) | UnusableReason::NoCommand => None,

@@ -88,7 +88,7 @@ impl Toolbox {
             };
             match origin.and_then(|origin| HttpTool::new(tool.clone(), settings, origin)) {
                 Ok(http) => _ = made.http.insert(name.clone(), http),
-                Err(why) => problems.push(UnusableTool { tool, why }),
+                Err(reason) => problems.push(UnusableTool { tool, reason }),
             }
         }
         for (name, settings) in config.command_tools() {
@@ -96,7 +96,7 @@ impl Toolbox {
             let leash = leash().map_err(UnusableReason::Leash);
             match leash.and_then(|leash| CommandTool::new(tool.clone(), settings, leash)) {
                 Ok(command) => _ = made.commands.insert(name.clone(), command),
-                Err(why) => problems.push(UnusableTool { tool, why }),
+                Err(reason) => problems.push(UnusableTool { tool, reason }),
             }
         }
         (made, problems)

@@ -37,12 +37,12 @@ impl DependencyGraph {
         for &name in &component {
             size[name] += 1;
         }
-        let mut told = vec![false; component.len()];
+        let mut reported = vec![false; component.len()];
         let mut cycles = Vec::new();
         for call in 0..component.len() {
             let name = component[call];
-            if size[name] > 1 && !told[name] {
-                told[name] = true;
+            if size[name] > 1 && !reported[name] {
+                reported[name] = true;
                 cycles.push(self.cycle_from(call, &component));
             }
         }
@@ -52,20 +52,20 @@ impl DependencyGraph {
     /// Returns a cycle within the component of `start`. Following the first dependency within the component must reach
     /// a visited call, because every call of a component depends on another one of it.
     fn cycle_from(&self, start: usize, component: &[usize]) -> Vec<usize> {
-        let mut way = Vec::new();
+        let mut path = Vec::new();
         let mut position = vec![None; component.len()];
         let mut at = start;
         loop {
             if let Some(first) = position[at] {
-                return way.split_off(first);
+                return path.split_off(first);
             }
-            position[at] = Some(way.len());
-            way.push(at);
+            position[at] = Some(path.len());
+            path.push(at);
             let next =
                 self.dependencies[at].iter().find(|&&next| next != at && component[next] == component[start]);
             match next {
                 Some(&next) => at = next,
-                None => return way,
+                None => return path,
             }
         }
     }

@@ -47,7 +47,7 @@ pub struct TurnHolder {
 #[derive(Clone, Debug)]
 pub struct TurnLease {
     me: TurnHolder,
-    kept: TurnDocument,
+    document: TurnDocument,
     /// The version that the next write replaces. None if there is no document.
     replaces: Option<u64>,
 }
@@ -79,8 +79,8 @@ impl TurnLease {
         sight: impl FnOnce(&ProcessIdentity) -> LeaseOwnerState,
         now: Timestamp,
     ) -> TurnAcquisition {
-        let held = found.as_ref().and_then(|(_, kept)| kept.holder.as_ref());
-        if let Some(holder) = held.filter(|holder| now < holder.until) {
+        let current_holder = found.as_ref().and_then(|(_, document)| document.holder.as_ref());
+        if let Some(holder) = current_holder.filter(|holder| now < holder.until) {
             match sight(&holder.process) {
                 LeaseOwnerState::Alive | LeaseOwnerState::Time => return TurnAcquisition::Busy(holder.until),
                 LeaseOwnerState::Gone => {}
@@ -88,20 +88,20 @@ impl TurnLease {
         }
         let submitted = match &found {
             None => SubmissionHistory::First,
-            Some((_, kept)) => SubmissionHistory::Repeated(kept.choices.clone()),
+            Some((_, document)) => SubmissionHistory::Repeated(document.choices.clone()),
         };
-        let (replaces, choices) = found.map(|(version, kept)| (version, kept.choices)).unzip();
-        let kept = TurnDocument {
+        let (replaces, choices) = found.map(|(version, document)| (version, document.choices)).unzip();
+        let document = TurnDocument {
             format: TurnDocument::FORMAT,
             holder: Some(me.clone()),
             choices: choices.unwrap_or_default(),
         };
-        TurnAcquisition::Acquired(Self { me, kept, replaces }, submitted)
+        TurnAcquisition::Acquired(Self { me, document, replaces }, submitted)
     }
 
     /// Returns the current document, or the document to write in order to hold the turn.
     pub fn document(&self) -> &TurnDocument {
-        &self.kept
+        &self.document
     }
 
     /// Returns the submission that holds the turn.
@@ -117,33 +117,33 @@ impl TurnLease {
     /// Returns the document to write before this call is sent, or None if the stored document has the choice already. A
     /// return to the planned choice is written too if the stored document has another one.
     pub fn document_with_choice(&self, call: &ToolCallId, choice: &CandidateChoice) -> Option<TurnDocument> {
-        if self.kept.choices.get(call).unwrap_or(&CandidateChoice::default()) == choice {
+        if self.document.choices.get(call).unwrap_or(&CandidateChoice::default()) == choice {
             return None;
         }
-        let mut kept = self.kept.clone();
-        kept.choices.insert(call.clone(), choice.clone());
-        Some(kept)
+        let mut document = self.document.clone();
+        document.choices.insert(call.clone(), choice.clone());
+        Some(document)
     }
 
     /// Returns the document that releases the turn for the next submission.
     pub fn released_document(&self) -> TurnDocument {
-        TurnDocument { holder: None, ..self.kept.clone() }
+        TurnDocument { holder: None, ..self.document.clone() }
     }
 
     /// Records that the document was written as this version.
-    pub fn record_write(&mut self, kept: TurnDocument, version: u64) {
-        (self.kept, self.replaces) = (kept, Some(version));
+    pub fn record_write(&mut self, document: TurnDocument, version: u64) {
+        (self.document, self.replaces) = (document, Some(version));
     }
 
     /// Handles a version conflict. `there` is the document found. It can be this submission's own document with a later
     /// version, after a write whose response was lost. If there is no document, the store has lost it, and no other
     /// submission has taken the turn since.
     pub fn resolve_conflict(&mut self, there: Option<(u64, &TurnDocument)>) -> TurnWriteConflict {
-        let (version, holder) = there.map(|(version, kept)| (version, kept.holder.as_ref())).unzip();
-        let is_ours =
+        let (version, holder) = there.map(|(version, document)| (version, document.holder.as_ref())).unzip();
+        let is_own =
             |holder: &TurnHolder| (&holder.process, holder.number) == (&self.me.process, self.me.number);
         match holder {
-            Some(holder) if !holder.is_some_and(is_ours) => TurnWriteConflict::Lost,
+            Some(holder) if !holder.is_some_and(is_own) => TurnWriteConflict::Lost,
             Some(_) | None => {
                 self.replaces = version;
                 TurnWriteConflict::Retry
@@ -191,7 +191,7 @@ mod tests {
     fn a_turn_is_held_until_its_deadline_unless_its_process_is_gone_or_it_was_released() {
         let (hold, submitted) = taken(None, 1);
         assert_eq!((submitted, hold.replaced_version()), (SubmissionHistory::First, None));
-        let kept = hold.document().clone();
+        let document = hold.document().clone();
         for (sight, now, free) in [
             (LeaseOwnerState::Alive, BEFORE, false),
             (LeaseOwnerState::Time, BEFORE, false),
@@ -199,7 +199,7 @@ mod tests {
             (LeaseOwnerState::Alive, LATER, true),
             (LeaseOwnerState::Time, LATER, true),
         ] {
-            let take = TurnLease::take(Some((7, kept.clone())), holder(2), |_| sight, now);
+            let take = TurnLease::take(Some((7, document.clone())), holder(2), |_| sight, now);
             assert_eq!(matches!(take, TurnAcquisition::Acquired(..)), free, "{sight:?} at {now:?}");
         }
         let free = TurnLease::take(
@@ -217,13 +217,13 @@ mod tests {
     fn a_choice_is_written_if_it_differs_from_the_document_also_back_to_the_plan() {
         let (mut hold, _) = taken(None, 1);
         assert_eq!(hold.document_with_choice(&call(), &choice(0)), None, "nothing was chosen");
-        let kept = hold.document_with_choice(&call(), &choice(1)).unwrap();
+        let document = hold.document_with_choice(&call(), &choice(1)).unwrap();
         assert_eq!(
             hold.document_with_choice(&call(), &choice(1)).as_ref(),
-            Some(&kept),
+            Some(&document),
             "not before it is written"
         );
-        hold.record_write(kept, 3);
+        hold.record_write(document, 3);
         assert_eq!(hold.document_with_choice(&call(), &choice(1)), None);
         let back = hold.document_with_choice(&call(), &choice(0)).unwrap();
         assert_eq!(back.choices[&call()], choice(0));
@@ -239,9 +239,9 @@ mod tests {
         assert_eq!(hold.resolve_conflict(Some((9, other.document()))), TurnWriteConflict::Lost);
         assert_eq!(hold.resolve_conflict(Some((9, &other.released_document()))), TurnWriteConflict::Lost);
         assert_eq!(hold.replaced_version(), Some(3));
-        let ours = hold.document().clone();
+        let own = hold.document().clone();
         assert_eq!(
-            (hold.resolve_conflict(Some((4, &ours))), hold.replaced_version()),
+            (hold.resolve_conflict(Some((4, &own))), hold.replaced_version()),
             (TurnWriteConflict::Retry, Some(4))
         );
         assert_eq!(

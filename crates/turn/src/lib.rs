@@ -75,7 +75,7 @@ pub struct TurnLimits {
     /// Size in bytes of one output that is stored for dependants and for the result.
     pub output_bytes: usize,
     /// Size in bytes of all outputs that one turn stores.
-    pub kept_bytes: usize,
+    pub stored_bytes: usize,
 }
 
 impl TurnLimits {
@@ -90,7 +90,7 @@ impl TurnLimits {
         parallelism: 16,
         argument_bytes: 1 << 20,
         output_bytes: 8 << 20,
-        kept_bytes: 64 << 20,
+        stored_bytes: 64 << 20,
     };
 
     /// The highest number of calls that any configuration allows in a plan.

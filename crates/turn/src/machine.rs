@@ -48,7 +48,7 @@ pub struct TurnMachine {
     /// Calls that have not ended.
     open: usize,
     succeeded: usize,
-    kept_bytes: usize,
+    stored_bytes: usize,
     /// Calls that the end of the turn cut off and that have not reported since.
     cut_off: BTreeSet<usize>,
     is_over: bool,
@@ -129,7 +129,7 @@ impl TurnMachine {
             running: 0,
             open,
             succeeded: 0,
-            kept_bytes: 0,
+            stored_bytes: 0,
             cut_off: BTreeSet::new(),
             is_over: false,
             submitted,
@@ -228,8 +228,8 @@ impl TurnMachine {
             PlannedCallEnd::Succeeded { output, attempts } => {
                 self.slots[call].attempts = self.slots[call].attempts.saturating_add(attempts);
                 self.note(Some(call), Some(&tool), TurnFact::ToolSucceeded { attempts }, notes);
-                let ended = self.success(call, tool, output);
-                self.settle(call, ended);
+                let ended_call = self.success(call, tool, output);
+                self.settle(call, ended_call);
                 self.propagate(VecDeque::from([call]), notes);
             }
             PlannedCallEnd::Failed(failure) => {
@@ -247,10 +247,10 @@ impl TurnMachine {
     /// records of the calls know it, except if a call with an unknown outcome is made again: an earlier attempt may
     /// have done the job, whatever the last one returned.
     fn reach(&self, call: usize, failure: &TurnCallFailure, replayed: bool) -> AttemptReach {
-        let came_before = replayed || matches!(self.submitted, SubmissionHistory::Repeated(_));
+        let is_repeated = replayed || matches!(self.submitted, SubmissionHistory::Repeated(_));
         let replaceable = alternative_may_run(failure.code) && self.untried(call).next().is_some();
         match failure.unknown_outcome {
-            UnknownOutcomeHandling::Rerun if came_before && replaceable => AttemptReach::Unknown,
+            UnknownOutcomeHandling::Rerun if is_repeated && replaceable => AttemptReach::Unknown,
             UnknownOutcomeHandling::Rerun | UnknownOutcomeHandling::Reported => failure.reach,
         }
     }
@@ -376,8 +376,8 @@ impl TurnMachine {
         let succeeded = self
             .plan
             .position(dependency)
-            .and_then(|dependency| self.ended(dependency))
-            .is_some_and(|ended| ended.outcome == TurnCallOutcome::Succeeded);
+            .and_then(|dependency| self.ended_call(dependency))
+            .is_some_and(|ended_call| ended_call.outcome == TurnCallOutcome::Succeeded);
         succeeded && !pinned.is_some_and(|chosen| chosen.defaults.contains(dependency))
     }
 
@@ -402,10 +402,13 @@ impl TurnMachine {
     ) -> Result<&'s str, ArgumentResolveError> {
         let from = &reference.from;
         let not_kept = || ArgumentResolveError::NotKept { from: from.clone() };
-        let ended =
-            self.plan.position(from).and_then(|dependency| self.ended(dependency)).ok_or_else(not_kept)?;
+        let ended_call = self
+            .plan
+            .position(from)
+            .and_then(|dependency| self.ended_call(dependency))
+            .ok_or_else(not_kept)?;
         let pieces = if self.provides_output(planned, from) {
-            ended.output.as_ref()
+            ended_call.output.as_ref()
         } else {
             planned.default_for(from)
         };
@@ -480,8 +483,8 @@ impl TurnMachine {
     fn success(&mut self, call: usize, tool: ToolRef, output: RawJson) -> EndedTurnCall {
         let limits = *self.plan.limits();
         let bytes = output.as_str().len();
-        let kept = self.kept_bytes.saturating_add(bytes);
-        let mut ended = EndedTurnCall {
+        let total = self.stored_bytes.saturating_add(bytes);
+        let mut ended_call = EndedTurnCall {
             outcome: TurnCallOutcome::Succeeded,
             tool,
             code: None,
@@ -489,32 +492,34 @@ impl TurnMachine {
             escalated: false,
             output: None,
         };
-        if bytes > limits.output_bytes || kept > limits.kept_bytes {
-            ended.code = Some(Code::ResultNotKept);
-            ended.message =
+        if bytes > limits.output_bytes || total > limits.stored_bytes {
+            ended_call.code = Some(Code::ResultNotKept);
+            ended_call.message =
                 Some(format!("it succeeded, but its output of {bytes} bytes was too large to keep"));
         } else {
-            self.kept_bytes = kept;
+            self.stored_bytes = total;
             let json = JsonLimits { bytes: limits.output_bytes, depth: TurnLimits::OUTPUT_DEPTH };
-            ended.output = Some(OutputParts::select(output, self.plan.wanted(call), json));
+            ended_call.output = Some(OutputParts::select(output, self.plan.referenced_parts(call), json));
         }
-        ended
+        ended_call
     }
 
-    fn settle(&mut self, call: usize, ended: EndedTurnCall) {
-        debug_assert!(self.ended(call).is_none(), "a call ends once");
-        self.succeeded += usize::from(ended.outcome == TurnCallOutcome::Succeeded);
+    fn settle(&mut self, call: usize, ended_call: EndedTurnCall) {
+        debug_assert!(self.ended_call(call).is_none(), "a call ends once");
+        self.succeeded += usize::from(ended_call.outcome == TurnCallOutcome::Succeeded);
         self.open = self.open.saturating_sub(1);
         self.ready.remove(&call);
-        self.slots[call].state = State::Ended(ended);
+        self.slots[call].state = State::Ended(ended_call);
     }
 
     /// Reports ended calls to their dependants, transitively. It uses a queue and not recursion because chains may be
     /// long.
-    fn propagate(&mut self, mut ended: VecDeque<usize>, notes: &mut Vec<TraceNote>) {
+    fn propagate(&mut self, mut queue: VecDeque<usize>, notes: &mut Vec<TraceNote>) {
         let plan = Arc::clone(&self.plan);
-        while let Some(call) = ended.pop_front() {
-            let succeeded = self.ended(call).is_some_and(|ended| ended.outcome == TurnCallOutcome::Succeeded);
+        while let Some(call) = queue.pop_front() {
+            let succeeded = self
+                .ended_call(call)
+                .is_some_and(|ended_call| ended_call.outcome == TurnCallOutcome::Succeeded);
             let id = &self.call(call).id.clone();
             for &dependant in plan.graph().dependants(call) {
                 let State::Waiting { open } = &mut self.slots[dependant].state else { continue };
@@ -523,7 +528,7 @@ impl TurnMachine {
                     self.wake_if_ready(dependant);
                 } else {
                     self.skip(dependant, SkipReason::Dependency(id.clone()), notes);
-                    ended.push_back(dependant);
+                    queue.push_back(dependant);
                 }
             }
         }
@@ -591,13 +596,13 @@ impl TurnMachine {
     /// Ends a call after one of its tools failed and before the next one was sent.
     fn give_up(&mut self, call: usize, by: TurnEndReason) {
         let tool = self.tool(call, self.slots[call].ran_with.unwrap_or_default());
-        let (code, why) = match by {
+        let (code, reason) = match by {
             TurnEndReason::Cancel => (Code::Cancelled, "the turn was cancelled"),
             TurnEndReason::Deadline | TurnEndReason::Finished => {
                 (Code::DeadlineExceeded, "the deadline of the turn passed")
             }
         };
-        let (code, message) = (Some(code), Some(format!("{why} before an alternative could start")));
+        let (code, message) = (Some(code), Some(format!("{reason} before an alternative could start")));
         let outcome = TurnCallOutcome::Failed;
         self.settle(call, EndedTurnCall { outcome, tool, code, message, escalated: false, output: None });
     }
@@ -652,15 +657,15 @@ impl TurnMachine {
     fn result(&self, by: TurnEndReason) -> TurnResult {
         let calls: Vec<TurnCallResult> = (0..self.slots.len())
             .filter_map(|call| {
-                let ended = self.ended(call)?;
+                let ended_call = self.ended_call(call)?;
                 Some(TurnCallResult {
                     id: self.call(call).id.clone(),
-                    tool: ended.tool.clone(),
-                    outcome: ended.outcome,
-                    code: ended.code,
-                    message: ended.message.clone(),
-                    escalated: ended.escalated,
-                    output: ended.output.as_ref().map(|output| output.text().clone()),
+                    tool: ended_call.tool.clone(),
+                    outcome: ended_call.outcome,
+                    code: ended_call.code,
+                    message: ended_call.message.clone(),
+                    escalated: ended_call.escalated,
+                    output: ended_call.output.as_ref().map(|output| output.text().clone()),
                     shortened: None,
                     attempts: self.slots[call].attempts,
                 })
@@ -687,7 +692,7 @@ impl TurnMachine {
             Some(State::Waiting { .. }) => "Waiting".to_owned(),
             Some(State::Ready) => "Ready".to_owned(),
             Some(State::Running { .. }) => "Running".to_owned(),
-            Some(State::Ended(ended)) => format!("{:?}", ended.outcome),
+            Some(State::Ended(ended_call)) => format!("{:?}", ended_call.outcome),
         }
     }
 
@@ -700,9 +705,9 @@ impl TurnMachine {
         planned.candidate(candidate).map_or(&planned.tool, |(tool, _)| tool).clone()
     }
 
-    fn ended(&self, call: usize) -> Option<&EndedTurnCall> {
+    fn ended_call(&self, call: usize) -> Option<&EndedTurnCall> {
         match &self.slots[call].state {
-            State::Ended(ended) => Some(ended),
+            State::Ended(ended_call) => Some(ended_call),
             State::Waiting { .. } | State::Ready | State::Running { .. } => None,
         }
     }

@@ -34,10 +34,10 @@ pub enum PlanProblem {
     #[error("{0}")]
     Json(JsonError),
     /// A part of the plan exceeds a limit.
-    #[error("has {found} {what}, at most {limit} are allowed")]
+    #[error("has {found} {parts}, at most {limit} are allowed")]
     TooLarge {
         /// The name of the parts.
-        what: &'static str,
+        parts: &'static str,
         /// Number found.
         found: usize,
         /// Number allowed.

@@ -160,23 +160,23 @@ pub struct OutputParts {
 }
 
 impl OutputParts {
-    /// Finds all parts of `wanted` in a text.
+    /// Finds the parts at all `pointers` in a text.
     pub fn select<'p>(
         text: RawJson,
-        wanted: impl IntoIterator<Item = &'p JsonPointer>,
+        pointers: impl IntoIterator<Item = &'p JsonPointer>,
         limits: JsonLimits,
     ) -> Self {
-        let mut wanted: Vec<PointerSteps<'p>> = wanted
+        let mut pointers: Vec<PointerSteps<'p>> = pointers
             .into_iter()
             .filter(|pointer| !pointer.as_str().is_empty())
             .map(|pointer| PointerSteps { tokens: pointer.tokens(), pointer })
             .collect();
-        wanted.sort_by(|a, b| a.tokens.cmp(&b.tokens));
+        pointers.sort_by(|a, b| a.tokens.cmp(&b.tokens));
         let mut found = BTreeMap::new();
         let mut error = None;
-        if !wanted.is_empty() {
+        if !pointers.is_empty() {
             match JsonDocument::parse(text.as_str().as_bytes(), limits) {
-                Ok(document) => find_pieces(document.root(), &wanted, 0, &mut found),
+                Ok(document) => find_pieces(document.root(), &pointers, 0, &mut found),
                 Err(problem) => error = Some(problem),
             }
         }
@@ -212,12 +212,12 @@ struct PointerSteps<'p> {
 /// steps are adjacent. Recursion ends at `TurnLimits::OUTPUT_DEPTH`, which also limits the pointers.
 fn find_pieces(
     value: JsonValue<'_>,
-    wanted: &[PointerSteps<'_>],
+    pointers: &[PointerSteps<'_>],
     level: usize,
     found: &mut BTreeMap<JsonPointer, Range<usize>>,
 ) {
     let mut below: BTreeMap<&str, &[PointerSteps<'_>]> = BTreeMap::new();
-    for group in wanted.chunk_by(|a, b| a.tokens.get(level) == b.tokens.get(level)) {
+    for group in pointers.chunk_by(|a, b| a.tokens.get(level) == b.tokens.get(level)) {
         let Some(first) = group.first() else { continue };
         match first.tokens.get(level) {
             Some(token) => {

@@ -46,12 +46,12 @@ impl PlanSketch {
     }
 
     /// Lowers the deadline. A plan may ask for less than the limit and never for more.
-    fn lower_deadline(&mut self, asked: Duration) {
-        self.deadline = self.deadline.min(asked);
+    fn lower_deadline(&mut self, requested: Duration) {
+        self.deadline = self.deadline.min(requested);
     }
 
-    fn lower_parallelism(&mut self, asked: NonZeroUsize) {
-        self.parallelism = self.parallelism.min(asked);
+    fn lower_parallelism(&mut self, requested: NonZeroUsize) {
+        self.parallelism = self.parallelism.min(requested);
     }
 }
 
@@ -88,11 +88,11 @@ pub(super) fn plan(root: JsonValue<'_>, limits: &TurnLimits, errors: &mut PlanEr
             "turnId" => sketch.turn = id(value, &path, errors, TurnId::new),
             "deadlineMs" => positive(value, &path, errors)
                 .into_iter()
-                .for_each(|asked| sketch.lower_deadline(Duration::from_millis(asked))),
+                .for_each(|requested| sketch.lower_deadline(Duration::from_millis(requested))),
             "parallelism" => positive(value, &path, errors)
-                .and_then(|asked| NonZeroUsize::new(usize::try_from(asked).unwrap_or(usize::MAX)))
+                .and_then(|requested| NonZeroUsize::new(usize::try_from(requested).unwrap_or(usize::MAX)))
                 .into_iter()
-                .for_each(|asked| sketch.lower_parallelism(asked)),
+                .for_each(|requested| sketch.lower_parallelism(requested)),
             "calls" => calls = array(value, &path, errors),
             other => errors.push(PlanPath::ROOT, PlanProblem::UnknownField(clip(other, 64))),
         }
@@ -116,17 +116,17 @@ pub(super) fn draft(draft: PlanDraft, limits: &TurnLimits, errors: &mut PlanErro
     let mut sketch = PlanSketch::new(limits);
     let PlanDraft { turn, deadline, parallelism, calls } = draft;
     sketch.turn = turn;
-    if deadline.is_some_and(|asked| asked.is_zero()) {
+    if deadline.is_some_and(|requested| requested.is_zero()) {
         errors.push(PlanPath::ROOT.to("deadlineMs"), AT_LEAST_ONE);
     }
-    deadline.into_iter().for_each(|asked| sketch.lower_deadline(asked));
-    parallelism.into_iter().for_each(|asked| sketch.lower_parallelism(asked));
+    deadline.into_iter().for_each(|requested| sketch.lower_deadline(requested));
+    parallelism.into_iter().for_each(|requested| sketch.lower_parallelism(requested));
     let path = PlanPath::ROOT.to("calls");
     let found = calls.iter().map(text_bytes).fold(0, usize::saturating_add);
     if found > limits.bytes {
         errors.push(
             PlanPath::ROOT,
-            PlanProblem::TooLarge { what: "bytes of JSON", found, limit: limits.bytes },
+            PlanProblem::TooLarge { parts: "bytes of JSON", found, limit: limits.bytes },
         );
     } else if may_have(calls.len(), limits, &path, errors) {
         sketch.calls = calls
@@ -147,7 +147,7 @@ fn may_have(found: usize, limits: &TurnLimits, path: &PlanPath, errors: &mut Pla
     if found == 0 {
         errors.push(path, PlanProblem::Expected { expected: "at least one call", found: "none" });
     } else if found > limit {
-        errors.push(path, PlanProblem::TooLarge { what: "calls", found, limit });
+        errors.push(path, PlanProblem::TooLarge { parts: "calls", found, limit });
     }
     (1..=limit).contains(&found)
 }
@@ -205,7 +205,7 @@ fn may_have_alternatives(
     errors: &mut PlanErrors,
 ) -> bool {
     if found > limits.alternatives {
-        errors.push(path, PlanProblem::TooLarge { what: "alternatives", found, limit: limits.alternatives });
+        errors.push(path, PlanProblem::TooLarge { parts: "alternatives", found, limit: limits.alternatives });
     }
     found <= limits.alternatives
 }

@@ -46,7 +46,7 @@ pub struct TurnPlan {
     index: BTreeMap<ToolCallId, usize>,
     graph: DependencyGraph,
     /// For each call, the parts of its output that other calls refer to.
-    wanted: Vec<Vec<JsonPointer>>,
+    referenced_parts: Vec<Vec<JsonPointer>>,
     limits: TurnLimits,
 }
 
@@ -140,8 +140,8 @@ impl TurnPlan {
         &self.graph
     }
 
-    pub(super) fn wanted(&self, call: usize) -> &[JsonPointer] {
-        self.wanted.get(call).map_or(&[], Vec::as_slice)
+    pub(super) fn referenced_parts(&self, call: usize) -> &[JsonPointer] {
+        self.referenced_parts.get(call).map_or(&[], Vec::as_slice)
     }
 
     pub(super) fn limits(&self) -> &TurnLimits {
@@ -180,10 +180,10 @@ fn check(sketch: PlanSketch, limits: &TurnLimits, mut errors: PlanErrors) -> Res
     let links: Vec<CallLinks> = calls.iter().map(|call| link(call, &index, &mut errors)).collect();
     let found = links.iter().map(|links| links.edges.len()).sum();
     if found > limits.edges {
-        errors.push("", PlanProblem::TooLarge { what: "dependencies", found, limit: limits.edges });
+        errors.push("", PlanProblem::TooLarge { parts: "dependencies", found, limit: limits.edges });
         return Err(errors);
     }
-    let wanted = wanted_parts(&calls, &index);
+    let referenced_parts = collect_referenced_parts(&calls, &index);
     let graph =
         DependencyGraph::new(links.iter().map(|links| links.edges.iter().copied().collect()).collect());
     for cycle in graph.cycles() {
@@ -199,7 +199,16 @@ fn check(sketch: PlanSketch, limits: &TurnLimits, mut errors: PlanErrors) -> Res
     if !errors.is_empty() {
         return Err(errors);
     }
-    Ok(TurnPlan { turn, deadline, parallelism, calls: planned, index, graph, wanted, limits: *limits })
+    Ok(TurnPlan {
+        turn,
+        deadline,
+        parallelism,
+        calls: planned,
+        index,
+        graph,
+        referenced_parts,
+        limits: *limits,
+    })
 }
 
 /// Returns the position of each id. If an id occurs twice, the first one counts.
@@ -255,14 +264,17 @@ fn link(call: &CallSketch, index: &BTreeMap<ToolCallId, usize>, errors: &mut Pla
     links
 }
 
-fn wanted_parts(calls: &[CallSketch], index: &BTreeMap<ToolCallId, usize>) -> Vec<Vec<JsonPointer>> {
-    let mut wanted: Vec<BTreeSet<&JsonPointer>> = vec![BTreeSet::new(); calls.len()];
+fn collect_referenced_parts(
+    calls: &[CallSketch],
+    index: &BTreeMap<ToolCallId, usize>,
+) -> Vec<Vec<JsonPointer>> {
+    let mut parts_by_call: Vec<BTreeSet<&JsonPointer>> = vec![BTreeSet::new(); calls.len()];
     for reference in calls.iter().flat_map(CallSketch::references) {
-        if let Some(parts) = index.get(&reference.from).and_then(|&target| wanted.get_mut(target)) {
+        if let Some(parts) = index.get(&reference.from).and_then(|&target| parts_by_call.get_mut(target)) {
             parts.insert(&reference.pointer);
         }
     }
-    wanted.into_iter().map(|parts| parts.into_iter().cloned().collect()).collect()
+    parts_by_call.into_iter().map(|parts| parts.into_iter().cloned().collect()).collect()
 }
 
 fn build_call(

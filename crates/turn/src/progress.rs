@@ -25,7 +25,7 @@ enum LastAttempt {
         cut: Option<Duration>,
     },
     Failed {
-        how: FailedAttempt,
+        failure: FailedAttempt,
         cut: Option<Duration>,
     },
     /// The tool did its work.
@@ -48,7 +48,7 @@ impl CallProgress {
             *cut = Some(*allowed);
         } else if let CallNotice::AttemptEnded { failure, .. } = notice {
             self.last = match failure.clone() {
-                Some(how) => LastAttempt::Failed { how, cut: self.timed_out_after() },
+                Some(failure) => LastAttempt::Failed { failure, cut: self.timed_out_after() },
                 None => LastAttempt::Done,
             };
         } else if let CallNotice::InputRequired = notice {
@@ -66,7 +66,7 @@ impl CallProgress {
             _ if self.in_doubt => AttemptReach::Unknown,
             LastAttempt::None => AttemptReach::NotSent,
             LastAttempt::InFlight { .. } | LastAttempt::Done => AttemptReach::Unknown,
-            LastAttempt::Failed { how, .. } => how.reach,
+            LastAttempt::Failed { failure, .. } => failure.reach,
             LastAttempt::InputRequired => AttemptReach::Answered,
         }
     }
@@ -74,7 +74,7 @@ impl CallProgress {
     /// Returns the failure of the last attempt.
     pub fn failure(&self) -> Option<&FailedAttempt> {
         match &self.last {
-            LastAttempt::Failed { how, .. } => Some(how),
+            LastAttempt::Failed { failure, .. } => Some(failure),
             LastAttempt::None
             | LastAttempt::InFlight { .. }
             | LastAttempt::Done
@@ -91,7 +91,7 @@ impl CallProgress {
     }
 
     /// Returns true if an attempt of the call, or the in-flight call that it waits for, runs or ran.
-    pub fn has_begun(&self) -> bool {
+    pub fn has_started(&self) -> bool {
         self.waited_for_in_flight || !matches!(self.last, LastAttempt::None)
     }
 
@@ -113,79 +113,79 @@ mod tests {
         CallNotice::AttemptStarted { attempt: 1, at: Timestamp::ZERO }
     }
 
-    fn ended(reach: Option<AttemptReach>) -> CallNotice {
+    fn attempt_ended(reach: Option<AttemptReach>) -> CallNotice {
         let failure = reach.map(|reach| FailedAttempt {
             nature: FaultNature::Transient,
             reach,
             severity: Severity::Transient,
             rule: "a rule".into(),
             observed: UnknownOutcomeReason::ErrorAnswer,
-            said: "no".into(),
+            message: "no".into(),
         });
         CallNotice::AttemptEnded { attempt: 1, took: Duration::ZERO, failure }
     }
 
-    fn heard(notices: &[CallNotice]) -> CallProgress {
-        let mut heard = CallProgress::default();
-        notices.iter().for_each(|notice| heard.record(notice));
-        heard
+    fn progress_of(notices: &[CallNotice]) -> CallProgress {
+        let mut progress = CallProgress::default();
+        notices.iter().for_each(|notice| progress.record(notice));
+        progress
     }
 
     #[test]
     fn the_reach_of_a_call() {
         let silent = CallNotice::AttemptCut { cut: CutReason::Silent(Duration::from_secs(5)) };
         let [refused, unknown] =
-            [AttemptReach::Refused, AttemptReach::Unknown].map(|reach| ended(Some(reach)));
+            [AttemptReach::Refused, AttemptReach::Unknown].map(|reach| attempt_ended(Some(reach)));
         for (notices, reach) in [
             (vec![], AttemptReach::NotSent),
             (vec![started()], AttemptReach::Unknown),
             (vec![started(), silent.clone()], AttemptReach::Unknown),
             (vec![started(), refused.clone()], AttemptReach::Refused),
-            (vec![started(), ended(None)], AttemptReach::Unknown),
-            (vec![started(), ended(None), CallNotice::InputRequired], AttemptReach::Answered),
+            (vec![started(), attempt_ended(None)], AttemptReach::Unknown),
+            (vec![started(), attempt_ended(None), CallNotice::InputRequired], AttemptReach::Answered),
             (vec![started(), refused.clone(), started(), unknown.clone()], AttemptReach::Unknown),
             // The result of a retry says nothing about the attempt before it.
             (vec![started(), unknown.clone(), started(), refused.clone()], AttemptReach::Unknown),
             (
-                vec![started(), unknown.clone(), started(), ended(None), CallNotice::InputRequired],
+                vec![started(), unknown.clone(), started(), attempt_ended(None), CallNotice::InputRequired],
                 AttemptReach::Unknown,
             ),
             (vec![started(), unknown, started(), refused.clone(), started(), refused], AttemptReach::Unknown),
         ] {
-            assert_eq!(heard(&notices).reach(), reach, "{notices:?}");
+            assert_eq!(progress_of(&notices).reach(), reach, "{notices:?}");
         }
-        let late = heard(&[started(), silent, ended(Some(AttemptReach::Unknown))]);
+        let late = progress_of(&[started(), silent, attempt_ended(Some(AttemptReach::Unknown))]);
         assert_eq!(late.timed_out_after(), Some(Duration::from_secs(5)));
-        assert_eq!(heard(&[started(), started()]).timed_out_after(), None);
+        assert_eq!(progress_of(&[started(), started()]).timed_out_after(), None);
     }
 
     #[test]
     fn a_call_has_begun_when_an_attempt_runs_or_it_waits_for_an_in_flight_call() {
-        let mut heard = CallProgress::default();
-        assert!(!heard.has_begun());
-        heard.record(&CallNotice::Following);
-        assert!(heard.has_begun());
-        assert_eq!(heard.reach(), AttemptReach::NotSent, "it has sent nothing itself");
-        let mut heard = CallProgress::default();
-        heard.record(&started());
-        assert!(heard.has_begun());
+        let mut progress = CallProgress::default();
+        assert!(!progress.has_started());
+        progress.record(&CallNotice::Following);
+        assert!(progress.has_started());
+        assert_eq!(progress.reach(), AttemptReach::NotSent, "it has sent nothing itself");
+        let mut progress = CallProgress::default();
+        progress.record(&started());
+        assert!(progress.has_started());
     }
 
     #[test]
     fn the_result_of_the_last_attempt() {
-        let asked = [started(), ended(None), CallNotice::InputRequired];
-        let failed = [started(), ended(Some(AttemptReach::Refused))];
-        for (notices, has_asked, has_failed) in [
+        let input_required = [started(), attempt_ended(None), CallNotice::InputRequired];
+        let failed = [started(), attempt_ended(Some(AttemptReach::Refused))];
+        for (notices, is_input_required, has_failed) in [
             (&[][..], false, false),
             (&[started()], false, false),
-            (&asked, true, false),
+            (&input_required, true, false),
             (&failed, false, true),
-            (&asked[..2], false, false),
+            (&input_required[..2], false, false),
         ] {
-            let heard = heard(notices);
+            let progress = progress_of(notices);
             assert_eq!(
-                (heard.is_input_required(), heard.failure().is_some()),
-                (has_asked, has_failed),
+                (progress.is_input_required(), progress.failure().is_some()),
+                (is_input_required, has_failed),
                 "{notices:?}"
             );
         }

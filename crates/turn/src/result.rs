@@ -194,11 +194,11 @@ const fn verb(ending: SummaryGroup, several: bool) -> &'static str {
 
 /// Returns the names of tools whose calls ended in different groups. Such a name alone does not identify a call.
 fn ambiguous(by_ending: &BTreeMap<SummaryGroup, Vec<&TurnCallResult>>) -> BTreeSet<String> {
-    let (mut seen, mut twice) = (BTreeSet::new(), BTreeSet::new());
+    let (mut earlier, mut twice) = (BTreeSet::new(), BTreeSet::new());
     for calls in by_ending.values() {
         let here: BTreeSet<String> = calls.iter().map(|call| readable(call.tool.tool.as_str())).collect();
-        twice.extend(here.intersection(&seen).cloned());
-        seen.extend(here);
+        twice.extend(here.intersection(&earlier).cloned());
+        earlier.extend(here);
     }
     twice
 }
@@ -269,7 +269,7 @@ mod tests {
 
     use super::*;
 
-    fn ended(tool: &str, outcome: TurnCallOutcome, code: Option<Code>) -> TurnCallResult {
+    fn call_result(tool: &str, outcome: TurnCallOutcome, code: Option<Code>) -> TurnCallResult {
         TurnCallResult {
             id: ToolCallId::new(tool).unwrap(),
             tool: ToolRef {
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn the_summary_has_completed_and_other_calls() {
-        let done = || ended("flight_search", TurnCallOutcome::Succeeded, None);
+        let done = || call_result("flight_search", TurnCallOutcome::Succeeded, None);
         let escalated = |mut call: TurnCallResult| {
             call.escalated = true;
             call
@@ -298,21 +298,21 @@ mod tests {
         let cases = [
             (vec![done()], "Completed flight search"),
             (
-                vec![done(), ended("hotel_search", TurnCallOutcome::Failed, Some(Code::Timeout))],
+                vec![done(), call_result("hotel_search", TurnCallOutcome::Failed, Some(Code::Timeout))],
                 "Completed flight search, but hotel search timed out",
             ),
             (
                 vec![
                     done(),
-                    ended("hotelSearch", TurnCallOutcome::Cancelled, Some(Code::DeadlineExceeded)),
-                    ended("activity-search", TurnCallOutcome::LeftRunning, Some(Code::InFlight)),
+                    call_result("hotelSearch", TurnCallOutcome::Cancelled, Some(Code::DeadlineExceeded)),
+                    call_result("activity-search", TurnCallOutcome::LeftRunning, Some(Code::InFlight)),
                 ],
                 "Completed flight search, but hotel search timed out and activity search timed out and is still running",
             ),
             (
                 vec![
-                    ended("a", TurnCallOutcome::Failed, Some(Code::ToolError)),
-                    ended("b", TurnCallOutcome::Skipped, None),
+                    call_result("a", TurnCallOutcome::Failed, Some(Code::ToolError)),
+                    call_result("b", TurnCallOutcome::Skipped, None),
                 ],
                 "Nothing was completed: a failed and b was skipped",
             ),
@@ -320,30 +320,37 @@ mod tests {
                 vec![
                     done(),
                     done(),
-                    escalated(ended(
+                    escalated(call_result(
                         "create_itinerary",
                         TurnCallOutcome::Skipped,
                         Some(Code::DependencyFailed),
                     )),
-                    ended("pay", TurnCallOutcome::Failed, Some(Code::OutcomeUnknown)),
+                    call_result("pay", TurnCallOutcome::Failed, Some(Code::OutcomeUnknown)),
                 ],
                 "Completed flight search (2 calls), but pay may or may not have taken effect and create itinerary was \
                  skipped; create itinerary needs your attention",
             ),
             (
-                vec![ended("a", TurnCallOutcome::Failed, Some(Code::ApprovalRequired))],
+                vec![call_result("a", TurnCallOutcome::Failed, Some(Code::ApprovalRequired))],
                 "Nothing was completed: a needs approval",
             ),
-            (vec![ended("___", TurnCallOutcome::Succeeded, None)], "Completed ___"),
-            (vec![ended("_flight__search_", TurnCallOutcome::Succeeded, None)], "Completed flight search"),
+            (vec![call_result("___", TurnCallOutcome::Succeeded, None)], "Completed ___"),
+            (
+                vec![call_result("_flight__search_", TurnCallOutcome::Succeeded, None)],
+                "Completed flight search",
+            ),
             (
                 vec![
                     called("lisbon", done()),
                     called(
                         "porto",
-                        escalated(ended("flight_search", TurnCallOutcome::Failed, Some(Code::ToolError))),
+                        escalated(call_result(
+                            "flight_search",
+                            TurnCallOutcome::Failed,
+                            Some(Code::ToolError),
+                        )),
                     ),
-                    ended("hotel_search", TurnCallOutcome::Succeeded, None),
+                    call_result("hotel_search", TurnCallOutcome::Succeeded, None),
                 ],
                 "Completed flight search (lisbon) and hotel search, but flight search (porto) failed; \
                  flight search (porto) needs your attention",
@@ -356,8 +363,8 @@ mod tests {
 
     #[test]
     fn the_status_is_the_share_of_successes() {
-        let done = || ended("a", TurnCallOutcome::Succeeded, None);
-        let failed = || ended("b", TurnCallOutcome::Failed, Some(Code::ToolError));
+        let done = || call_result("a", TurnCallOutcome::Succeeded, None);
+        let failed = || call_result("b", TurnCallOutcome::Failed, Some(Code::ToolError));
         for (calls, expected) in [
             (vec![done(), done()], TurnStatus::Completed),
             (vec![done(), failed()], TurnStatus::Partial),
@@ -373,7 +380,7 @@ mod tests {
             .map(|number| {
                 let outcome =
                     if number % 2 == 0 { TurnCallOutcome::Succeeded } else { TurnCallOutcome::Failed };
-                ended(&format!("{number}{}", "x".repeat(200)), outcome, Some(Code::ToolError))
+                call_result(&format!("{number}{}", "x".repeat(200)), outcome, Some(Code::ToolError))
             })
             .collect();
         let sentence = summary(&calls);

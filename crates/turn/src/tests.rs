@@ -127,8 +127,8 @@ impl TurnHarness {
     }
 
     #[track_caller]
-    fn tells(&self, sentence: &str) {
-        assert!(self.story().iter().any(|told| told.starts_with(sentence)), "{:#?}", self.story());
+    fn assert_event(&self, sentence: &str) {
+        assert!(self.story().iter().any(|event| event.starts_with(sentence)), "{:#?}", self.story());
     }
 }
 

@@ -23,11 +23,11 @@ pub fn canonical(input: &[u8]) {
         }
     }
     if let Some(value) = within_the_rfc(root) {
-        let theirs = serde_json_canonicalizer::to_string(&value).ok();
+        let expected = serde_json_canonicalizer::to_string(&value).ok();
         let mut canonicalizer = Canonicalizer::default();
         assert_eq!(
             Some(canonicalizer.write(root, CanonicalForm::EXACT)),
-            theirs.as_deref(),
+            expected.as_deref(),
             "not as RFC 8785 has it"
         );
     }

@@ -25,10 +25,10 @@ use crate::draw::InputDraw;
 pub fn classify(input: &[u8]) {
     let mut draw = InputDraw::new(input);
     let source = source(&mut draw);
-    let asked = asked(&mut draw);
+    let retry_after = retry_after(&mut draw);
     let own = draw.byte();
     let message = String::from_utf8_lossy(draw.rest()).into_owned();
-    let fault = AttemptFault { retry_after: asked, ..AttemptFault::new(source, message) };
+    let fault = AttemptFault { retry_after, ..AttemptFault::new(source, message) };
     built_in(&fault);
     overridden(&fault, own);
     text(&fault.message);
@@ -78,7 +78,7 @@ fn source(draw: &mut InputDraw<'_>) -> FaultSource {
     }
 }
 
-fn asked(draw: &mut InputDraw<'_>) -> Option<RetryAfter> {
+fn retry_after(draw: &mut InputDraw<'_>) -> Option<RetryAfter> {
     match draw.byte() {
         0 => None,
         255 => Some(RetryAfter::At(Timestamp::MAX)),
@@ -178,8 +178,8 @@ fn record(fault: &AttemptFault, judged: &Classification) {
 
 /// Checks all functions that take a text.
 fn text(text: &str) {
-    for asked in [RetryAfter::parse(text), RetryAfter::parse_ms(text)] {
-        let wait = asked.and_then(|asked| asked.resolve(NOW));
+    for retry_after in [RetryAfter::parse(text), RetryAfter::parse_ms(text)] {
+        let wait = retry_after.and_then(|retry_after| retry_after.resolve(NOW));
         assert!(wait.is_none_or(|wait| wait <= LONGEST_WAIT), "an endless wait: {wait:?}");
     }
     let masked = guard::mask(text);

@@ -11,9 +11,9 @@ use crate::reader::{self, JsonTree};
 pub fn envelope(input: &[u8]) {
     read_alike(input, JsonLimits::ENVELOPE);
     read_alike(input, SMALL);
-    let kept = CallEnvelope::parse(input, UnknownFieldPolicy::Keep);
+    let lenient = CallEnvelope::parse(input, UnknownFieldPolicy::Keep);
     let strict = CallEnvelope::parse(input, UnknownFieldPolicy::Refuse);
-    for read in [&kept, &strict] {
+    for read in [&lenient, &strict] {
         match read {
             Ok(call) => {
                 written_again(call);
@@ -24,7 +24,7 @@ pub fn envelope(input: &[u8]) {
         }
     }
     if let Ok(strict) = strict {
-        assert_eq!(Ok(strict), kept, "strict and lenient reading differ in more than unknown fields");
+        assert_eq!(Ok(strict), lenient, "strict and lenient reading differ in more than unknown fields");
     }
 }
 
@@ -33,11 +33,11 @@ const SMALL: JsonLimits = JsonLimits { bytes: 256, depth: 3 };
 
 /// Checks that an input is accepted exactly if the other reader accepts it within the limits, with the same result.
 fn read_alike(input: &[u8], limits: JsonLimits) {
-    let theirs = reader::read(input, limits.depth).filter(|_| input.len() <= limits.bytes);
-    match (JsonDocument::parse(input, limits), theirs) {
-        (Ok(document), Some(theirs)) => {
-            same(document.root(), &theirs);
-            assert!(reader::depth(&theirs) <= limits.depth, "deeper than the limit");
+    let reference = reader::read(input, limits.depth).filter(|_| input.len() <= limits.bytes);
+    match (JsonDocument::parse(input, limits), reference) {
+        (Ok(document), Some(reference)) => {
+            same(document.root(), &reference);
+            assert!(reader::depth(&reference) <= limits.depth, "deeper than the limit");
         }
         (Err(mistake), None) => {
             assert!(mistake.offset <= input.len(), "the mistake is placed beyond the end: {mistake:?}");
@@ -46,46 +46,46 @@ fn read_alike(input: &[u8], limits: JsonLimits) {
             assert!(position.line > 0 && position.column > 0, "places are counted from one: {position:?}");
         }
         (Ok(document), None) => unreachable!("only we accept {:?} within {limits:?}", document.text()),
-        (Err(mistake), Some(theirs)) => {
-            unreachable!("only we refuse {theirs:?} within {limits:?}: {mistake:?}")
+        (Err(mistake), Some(reference)) => {
+            unreachable!("only we refuse {reference:?} within {limits:?}: {mistake:?}")
         }
     }
 }
 
-fn same(ours: JsonValue<'_>, theirs: &JsonTree) {
-    match (ours.kind(), theirs) {
+fn same(value: JsonValue<'_>, reference: &JsonTree) {
+    match (value.kind(), reference) {
         (JsonKind::Null, JsonTree::Null) => {}
-        (JsonKind::Bool(ours), JsonTree::Bool(theirs)) => assert_eq!(ours, *theirs),
-        (JsonKind::Number(digits), JsonTree::Number(theirs)) => {
-            assert_eq!((digits, ours.raw()), (theirs.as_str(), theirs.as_str()));
+        (JsonKind::Bool(value), JsonTree::Bool(reference)) => assert_eq!(value, *reference),
+        (JsonKind::Number(digits), JsonTree::Number(reference)) => {
+            assert_eq!((digits, value.raw()), (reference.as_str(), reference.as_str()));
         }
-        (JsonKind::String(text), JsonTree::String(theirs)) => assert_eq!(text, theirs.as_str()),
-        (JsonKind::Array(items), JsonTree::Array(theirs)) => {
-            assert_eq!(items.clone().count(), theirs.len());
-            for (place, (item, theirs)) in items.zip(theirs).enumerate() {
-                same(item, theirs);
+        (JsonKind::String(text), JsonTree::String(reference)) => assert_eq!(text, reference.as_str()),
+        (JsonKind::Array(items), JsonTree::Array(reference)) => {
+            assert_eq!(items.clone().count(), reference.len());
+            for (place, (item, reference)) in items.zip(reference).enumerate() {
+                same(item, reference);
                 if place < LOOKED_UP {
-                    assert_eq!(ours.item(place).map(JsonValue::span), Some(item.span()));
+                    assert_eq!(value.item(place).map(JsonValue::span), Some(item.span()));
                 }
             }
         }
-        (JsonKind::Object(members), JsonTree::Object(theirs)) => {
-            assert_eq!(members.clone().count(), theirs.len());
-            for (place, ((name, member), (their_name, theirs))) in members.zip(theirs).enumerate() {
-                assert_eq!(name, their_name.as_str());
-                same(member, theirs);
+        (JsonKind::Object(members), JsonTree::Object(reference)) => {
+            assert_eq!(members.clone().count(), reference.len());
+            for (place, ((name, member), (reference_name, reference))) in members.zip(reference).enumerate() {
+                assert_eq!(name, reference_name.as_str());
+                same(member, reference);
                 if place < LOOKED_UP {
-                    assert_eq!(ours.get(&name).map(JsonValue::span), Some(member.span()), "{name:?}");
+                    assert_eq!(value.get(&name).map(JsonValue::span), Some(member.span()), "{name:?}");
                     let pointer = format!("/{}", name.replace('~', "~0").replace('/', "~1"));
                     assert_eq!(
-                        ours.pointer(&pointer).map(JsonValue::span),
+                        value.pointer(&pointer).map(JsonValue::span),
                         Some(member.span()),
                         "{pointer:?}"
                     );
                 }
             }
         }
-        (ours, theirs) => unreachable!("{ours:?} is not {theirs:?}"),
+        (value, reference) => unreachable!("{value:?} is not {reference:?}"),
     }
 }
 
@@ -107,8 +107,8 @@ fn written_again(call: &CallEnvelope) {
 /// Checks that a refusal can be logged and handled.
 fn refusal_is_usable(error: &EnvelopeError) {
     assert!(matches!(error.code(), Code::InvalidEnvelope | Code::UnsupportedVersion), "{error:?}");
-    let said = error.to_string();
-    assert!(!said.is_empty() && said.len() < 64 << 10, "{} bytes of {said:.100}", said.len());
+    let message = error.to_string();
+    assert!(!message.is_empty() && message.len() < 64 << 10, "{} bytes of {message:.100}", message.len());
     if let EnvelopeError::Fields { problems, .. } = error {
         assert!(!problems.is_empty(), "refused without a reason");
     }

@@ -66,10 +66,10 @@ fn change(value: &mut Value, changes: Value) {
 }
 
 pub(crate) fn paid() -> ToolResult {
-    says("paid")
+    text_result("paid")
 }
 
-pub(crate) fn says(text: &str) -> ToolResult {
+pub(crate) fn text_result(text: &str) -> ToolResult {
     Ok(ToolOutput { content: RawJson::string(text), metadata: None })
 }
 
@@ -120,8 +120,8 @@ impl CountingTool {
 
     /// Waits until this many runs have begun.
     pub(crate) async fn wait_for_runs(&self, runs: u32) {
-        let mut seen = self.runs.subscribe();
-        within("the tool is run", seen.wait_for(|begun| *begun >= runs)).await.unwrap();
+        let mut run_count = self.runs.subscribe();
+        within("the tool is run", run_count.wait_for(|count| *count >= runs)).await.unwrap();
     }
 }
 
@@ -157,12 +157,12 @@ pub(crate) async fn fail(engine: &Engine, calls: usize) {
 /// Waits for a notice of a call.
 pub(crate) async fn wait_for_notice(
     events: &mut broadcast::Receiver<EngineEvent>,
-    wanted: impl Fn(&CallNotice) -> bool,
+    predicate: impl Fn(&CallNotice) -> bool,
 ) -> CallNotice {
     within("the notice", async {
         loop {
             let event = events.recv().await.unwrap();
-            if wanted(&event.notice) {
+            if predicate(&event.notice) {
                 return event.notice;
             }
         }
@@ -171,6 +171,8 @@ pub(crate) async fn wait_for_notice(
 }
 
 /// Waits for a future, and fails after the timeout.
-pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("it is still not so that {what}"))
+pub(crate) async fn within<T>(condition: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future)
+        .await
+        .unwrap_or_else(|_| panic!("it is still not so that {condition}"))
 }

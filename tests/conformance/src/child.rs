@@ -57,10 +57,10 @@ impl CallingProcess {
         let stdout = BufReader::new(process.stdout.take().unwrap());
         std::thread::spawn(move || {
             // A line that was cut off by the end of the process does not count.
-            let said = stdout.split(b'\n').map_while(Result::ok);
-            let ours =
-                said.filter_map(|line| String::from_utf8(line).ok()?.strip_prefix(MARK).map(str::to_owned));
-            for line in ours {
+            let output_lines = stdout.split(b'\n').map_while(Result::ok);
+            let messages = output_lines
+                .filter_map(|line| String::from_utf8(line).ok()?.strip_prefix(MARK).map(str::to_owned));
+            for line in messages {
                 if let Ok(value) = serde_json::from_str(&line)
                     && sender.send(value).is_err()
                 {
@@ -81,16 +81,16 @@ impl CallingProcess {
     /// Returns the next line that it sent.
     pub(crate) fn next(&self) -> Value {
         match self.lines.recv_timeout(PATIENCE) {
-            Ok(said) => said,
+            Ok(message) => message,
             Err(RecvTimeoutError::Timeout) => panic!("a child says nothing"),
             Err(RecvTimeoutError::Disconnected) => panic!("a child ended before it said all"),
         }
     }
 
     /// Returns everything that it has sent since the last call. It is asked for a final line.
-    pub(crate) fn said(&mut self) -> Vec<Value> {
+    pub(crate) fn take_messages(&mut self) -> Vec<Value> {
         self.send_line(&Value::Null);
-        std::iter::repeat_with(|| self.next()).take_while(|said| !said.is_null()).collect()
+        std::iter::repeat_with(|| self.next()).take_while(|message| !message.is_null()).collect()
     }
 
     /// Kills it at any point. Everything that it had sent is still read.
@@ -103,9 +103,9 @@ impl CallingProcess {
     /// Closes its input, and waits until it has done everything.
     pub(crate) fn finish(mut self) -> Vec<Value> {
         self.stdin = None;
-        let said: Vec<Value> = self.lines.iter().collect();
+        let messages: Vec<Value> = self.lines.iter().collect();
         assert!(self.process.wait().unwrap().success(), "a child failed");
-        said
+        messages
     }
 }
 
@@ -163,7 +163,7 @@ async fn make_calls(orders: &Value) {
             continue;
         };
         let options = options(&fields.remove(SURFACE).unwrap_or_default());
-        let begun = moment();
+        let started = moment();
         let calling = engine.call_with(read(&call).unwrap(), ledger.clone(), options);
         let engine = engine.clone();
         open.spawn(async move {
@@ -172,7 +172,7 @@ async fn make_calls(orders: &Value) {
             let is_final = called.delivery.is_some();
             let process = std::process::id();
             send_to_parent(&json!({
-                "answer": called.result, "final": is_final, "begun": begun, "at": moment(), "process": process,
+                "answer": called.result, "final": is_final, "begun": started, "at": moment(), "process": process,
             }));
             // The response reaches the parent even if this process is killed now. Only responses with an unknown
             // outcome are marked as delivered, so that everything else has to be replayed.

@@ -97,7 +97,7 @@ struct IntendedCall {
     kind: CrashCallKind,
     acknowledged: Option<AcknowledgedAnswer>,
     /// Times at which a final response with an unknown outcome arrived.
-    told_unknown: Vec<u64>,
+    unknown_reports: Vec<u64>,
     executed: usize,
 }
 
@@ -115,20 +115,20 @@ impl IntendedCall {
     fn may_run_twice(&self, leases: LeaseTermination) -> bool {
         self.kind == CrashCallKind::Keyless
             && leases == LeaseTermination::Time
-            && !self.told_unknown.is_empty()
+            && !self.unknown_reports.is_empty()
     }
 
     /// Returns true if its caller received a final unknown outcome after each of these executions but the last, and
     /// before the next.
-    fn was_told_between(&self, runs: &[String], leases: LeaseTermination) -> bool {
-        if runs.len() > 1 + self.told_unknown.len() {
+    fn was_reported_between(&self, runs: &[String], leases: LeaseTermination) -> bool {
+        if runs.len() > 1 + self.unknown_reports.len() {
             return false;
         }
         let mut began: Vec<u64> = runs.iter().map(|run| began(run)).collect();
         began.sort_unstable();
-        let told = |from: u64, to: u64| self.told_unknown.iter().any(|at| (from..=to).contains(at));
+        let is_reported = |from: u64, to: u64| self.unknown_reports.iter().any(|at| (from..=to).contains(at));
         // A holder whose lease has expired may begin after the final response.
-        leases == LeaseTermination::Time || began.windows(2).all(|pair| told(pair[0], pair[1]))
+        leases == LeaseTermination::Time || began.windows(2).all(|pair| is_reported(pair[0], pair[1]))
     }
 }
 
@@ -161,18 +161,18 @@ impl CrashRun {
     fn run(mut self) {
         let least = TestEffort::of_this_run().pick(4, 40, 200);
         let mut rounds = 0;
-        while rounds < least || !self.has_seen_everything() {
+        while rounds < least || !self.is_fully_covered() {
             assert!(rounds < MOST_ROUNDS, "seed {}: what is to be judged does not happen", self.seed);
             self.round(rounds);
             rounds += 1;
         }
         // After the faults stop, every call ends.
-        let said: Vec<Value> =
+        let messages: Vec<Value> =
             std::mem::take(&mut self.children).into_iter().flat_map(CallingProcess::finish).collect();
-        self.judge(rounds, &said, &self.ledger.read());
+        self.judge(rounds, &messages, &self.ledger.read());
         let all: Vec<String> = self.wishes.keys().cloned().collect();
-        self.start_what_is_missing();
-        let mut said = Vec::new();
+        self.start_missing_processes();
+        let mut messages = Vec::new();
         for some in all.chunks(AT_ONCE) {
             for child in &mut self.children {
                 for name in some {
@@ -181,15 +181,15 @@ impl CrashRun {
             }
             for child in &self.children {
                 let answers = std::iter::repeat_with(|| child.next());
-                said.extend(answers.filter(|said| said.get("answer").is_some()).take(some.len()));
+                messages.extend(answers.filter(|message| message.get("answer").is_some()).take(some.len()));
             }
         }
-        said.extend(std::mem::take(&mut self.children).into_iter().flat_map(CallingProcess::finish));
-        assert_eq!(said.len(), PROCESSES * all.len(), "every call is answered once");
-        self.judge(rounds, &said, &self.ledger.read());
+        messages.extend(std::mem::take(&mut self.children).into_iter().flat_map(CallingProcess::finish));
+        assert_eq!(messages.len(), PROCESSES * all.len(), "every call is answered once");
+        self.judge(rounds, &messages, &self.ledger.read());
         let count =
             |which: fn(&IntendedCall) -> bool| self.wishes.values().filter(|wish| which(wish)).count();
-        let unknown = count(|wish| !wish.told_unknown.is_empty());
+        let unknown = count(|wish| !wish.unknown_reports.is_empty());
         let again = count(|wish| wish.executed > 1);
         let keyless_again = count(|wish| wish.kind == CrashCallKind::Keyless && wish.executed > 1);
         let acknowledged = count(|wish| wish.acknowledged.is_some());
@@ -200,27 +200,27 @@ impl CrashRun {
             self.replays
         );
         assert_eq!(
-            count(|wish| wish.acknowledged.is_none() && wish.told_unknown.is_empty()),
+            count(|wish| wish.acknowledged.is_none() && wish.unknown_reports.is_empty()),
             0,
             "none is left open"
         );
-        assert!(self.has_seen_everything());
+        assert!(self.is_fully_covered());
         // A quarter of all calls may run again, and these are all answered in the end.
         assert!(acknowledged >= all.len() / 4 && self.replays > rounds);
     }
 
     /// Returns true if the kills caused another execution of calls without a key and of calls that may run again, and
     /// of no others.
-    fn has_seen_everything(&self) -> bool {
+    fn is_fully_covered(&self) -> bool {
         let is_any = |which: fn(&IntendedCall) -> bool| self.wishes.values().any(which);
         is_any(|wish| wish.kind == CrashCallKind::Keyless && wish.executed > 1)
             && is_any(|wish| wish.kind == CrashCallKind::Safe && wish.executed > 1)
-            && is_any(|wish| wish.kind != CrashCallKind::Keyless && !wish.told_unknown.is_empty())
+            && is_any(|wish| wish.kind != CrashCallKind::Keyless && !wish.unknown_reports.is_empty())
     }
 
     fn round(&mut self, round: usize) {
         let is_held = round % HELD == HELD - 1;
-        self.start_what_is_missing();
+        self.start_missing_processes();
         if is_held {
             self.ledger.hold();
         }
@@ -237,16 +237,16 @@ impl CrashRun {
         std::thread::sleep(span);
         // Every execution by now was preceded by the required response.
         let executed = self.ledger.read();
-        let said = self.kill();
+        let messages = self.kill();
         if is_held {
             self.ledger.resume();
         }
-        self.judge(round, &said, &executed);
+        self.judge(round, &messages, &executed);
     }
 
     /// Returns the next calls: new ones, all unsettled ones, and some of the settled ones.
     fn next_calls(&mut self, round: usize) -> Vec<String> {
-        let settled = |wish: &IntendedCall| wish.acknowledged.is_some() || !wish.told_unknown.is_empty();
+        let settled = |wish: &IntendedCall| wish.acknowledged.is_some() || !wish.unknown_reports.is_empty();
         let (done, mut calls): (Vec<_>, Vec<_>) = self.wishes.iter().partition(|(_, wish)| settled(wish));
         let names =
             |list: Vec<(&String, &IntendedCall)>| list.into_iter().map(|(name, _)| name.clone()).collect();
@@ -259,7 +259,7 @@ impl CrashRun {
         for number in 0..NEW {
             let kind = KINDS[number % KINDS.len()];
             let name = format!("{round}-{number}");
-            let wish = IntendedCall { kind, acknowledged: None, told_unknown: Vec::new(), executed: 0 };
+            let wish = IntendedCall { kind, acknowledged: None, unknown_reports: Vec::new(), executed: 0 };
             self.wishes.insert(name.clone(), wish);
             // Some are sent twice at once.
             calls.extend(std::iter::repeat_n(name, 1 + usize::from(number % 5 == 0)));
@@ -267,7 +267,7 @@ impl CrashRun {
         calls
     }
 
-    fn start_what_is_missing(&mut self) {
+    fn start_missing_processes(&mut self) {
         while self.children.len() < PROCESSES {
             self.orders["seed"] = json!(self.draw(u64::MAX));
             let child = CallingProcess::start(&self.orders);
@@ -300,17 +300,17 @@ impl CrashRun {
     /// Kills one process or both. Returns the lines of all of them.
     fn kill(&mut self) -> Vec<Value> {
         let which = usize::try_from(self.draw(3)).unwrap();
-        let (mut said, mut left) = (Vec::new(), Vec::new());
+        let (mut messages, mut left) = (Vec::new(), Vec::new());
         for (number, mut child) in std::mem::take(&mut self.children).into_iter().enumerate() {
             if which == PROCESSES || which == number {
-                said.extend(child.kill());
+                messages.extend(child.kill());
             } else {
-                said.extend(child.said());
+                messages.extend(child.take_messages());
                 left.push(child);
             }
         }
         self.children = left;
-        said
+        messages
     }
 
     fn envelope(name: &str, kind: CrashCallKind) -> Value {
@@ -331,15 +331,16 @@ impl CrashRun {
     }
 
     /// Checks the answers, given the executions before they were read.
-    fn judge(&mut self, round: usize, said: &[Value], before: &BTreeMap<String, Vec<String>>) {
+    fn judge(&mut self, round: usize, messages: &[Value], before: &BTreeMap<String, Vec<String>>) {
         let seed = self.seed;
         let executions = self.ledger.read();
         // All lines of one process come before those of the next: earlier lines count first.
-        let mut said: Vec<&Value> = said.iter().filter(|said| said.get("answer").is_some()).collect();
-        said.sort_by_key(|said| said["at"].as_u64());
-        for said in said {
-            let (answer, at) = (&said["answer"], said["at"].as_u64().unwrap());
-            let begun = said["begun"].as_u64().unwrap();
+        let mut responses: Vec<&Value> =
+            messages.iter().filter(|message| message.get("answer").is_some()).collect();
+        responses.sort_by_key(|response| response["at"].as_u64());
+        for response in responses {
+            let (answer, at) = (&response["answer"], response["at"].as_u64().unwrap());
+            let started = response["begun"].as_u64().unwrap();
             let name = answer["requestId"].as_str().unwrap();
             let story = || {
                 format!("seed {seed}, round {round}, {name}: {answer}\nexecuted: {:?}", executions.get(name))
@@ -365,7 +366,7 @@ impl CrashRun {
                         );
                     } else {
                         assert!(
-                            wish.told_unknown.is_empty()
+                            wish.unknown_reports.is_empty()
                                 || wish.kind == CrashCallKind::Keyless
                                 || self.leases == LeaseTermination::Time,
                             "it was not settled: {}",
@@ -378,22 +379,24 @@ impl CrashRun {
                     let lost = wish.acknowledged.as_ref().is_some_and(|acknowledged| {
                         // Two concurrent callers may get this response one after the other, and it ran again meanwhile.
                         // Where leases expire there may be two runs: one was answered, and the other is unknown.
-                        let was_told = wish.kind == CrashCallKind::Keyless && !wish.told_unknown.is_empty();
-                        !(may_run_twice || was_told && begun <= acknowledged.at)
+                        let was_reported =
+                            wish.kind == CrashCallKind::Keyless && !wish.unknown_reports.is_empty();
+                        !(may_run_twice || was_reported && started <= acknowledged.at)
                     });
                     assert!(!lost, "an acknowledged result is lost: {}", story());
                     assert_ne!(wish.kind, CrashCallKind::Safe, "it could have run again: {}", story());
-                    if said["final"] == true {
-                        wish.told_unknown.push(at);
+                    if response["final"] == true {
+                        wish.unknown_reports.push(at);
                     }
                 }
                 // A process that paused for longer than its lease has sent nothing, and says so.
                 ("retriable_error", Some("overloaded")) if self.leases == LeaseTermination::Time => {
                     let sent = (&answer["attempts"], &answer["error"]["rule"]);
                     assert_eq!(sent, (&json!(0), &json!("lease")), "{}", story());
-                    let process = format!(" {}.", said["process"]);
+                    let process = format!(" {}.", response["process"]);
                     let mut runs = executions.get(name).into_iter().flatten();
-                    let is_its = |run: &String| run.contains(&process) && (begun..=at).contains(&began(run));
+                    let is_its =
+                        |run: &String| run.contains(&process) && (started..=at).contains(&began(run));
                     assert!(!runs.any(is_its), "it was sent: {}", story());
                 }
                 _ => panic!("no answer that it may have: {}", story()),
@@ -410,7 +413,7 @@ impl CrashRun {
                 CrashCallKind::Keyless => {
                     let runs = before.get(name).map_or(&[][..], Vec::as_slice);
                     assert!(
-                        wish.was_told_between(runs, self.leases),
+                        wish.was_reported_between(runs, self.leases),
                         "again before the final response: {}",
                         story()
                     );

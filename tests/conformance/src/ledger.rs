@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 use steadfast_executor::{Attempt, ToolHandler, ToolResult};
 
-use crate::calls::says;
+use crate::calls::text_result;
 
 /// The tool. It pauses briefly before and after its effect, so that a crash can fall between any two steps.
 #[derive(Clone)]
@@ -90,7 +90,7 @@ impl ToolHandler for LedgerTool {
             while this.hold.exists() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            says(&line)
+            text_result(&line)
         }
     }
 }

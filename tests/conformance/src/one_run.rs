@@ -53,8 +53,8 @@ fn two_processes(folder: &ConformanceFolder, mut orders: Value) {
     }
     let mut answers: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let (mut answered, mut fresh) = (0, 0);
-    for said in children.into_iter().flat_map(CallingProcess::finish) {
-        let answer = &said["answer"];
+    for message in children.into_iter().flat_map(CallingProcess::finish) {
+        let answer = &message["answer"];
         assert_eq!(answer["status"], "success", "{answer}");
         answered += 1;
         fresh += usize::from(answer["fromCache"] == false);

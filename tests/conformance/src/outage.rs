@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::calls::{
-    CountingTool, LONG, OPEN, PATIENCE, SUCCESS, call, fail, says, status, wait_for_notice, within,
+    CountingTool, LONG, OPEN, PATIENCE, SUCCESS, call, fail, status, text_result, wait_for_notice, within,
 };
 use crate::child::by_name;
 use crate::world::{plain, redis_options, unused_prefix};
@@ -89,7 +89,7 @@ async fn sf_3_an_emptied_server_is_noticed_and_nothing_that_is_held_runs_twice()
     // A call in flight while the server loses it, and a duplicate of it in another process.
     let holder = OutageLoad::engine(&options, Arc::default(), HELD_LEASE).await;
     let tool = CountingTool::gated();
-    let held = tokio::spawn(holder.call(keyed("pay", "held"), tool.clone()));
+    let in_flight = tokio::spawn(holder.call(keyed("pay", "held"), tool.clone()));
     tool.wait_for_runs(1).await;
     assert_eq!(status(&other.call(keyed("pay", "known"), CountingTool::paying()).await), SUCCESS);
     // A process whose leases are over at once.
@@ -118,10 +118,13 @@ async fn sf_3_an_emptied_server_is_noticed_and_nothing_that_is_held_runs_twice()
             }
         }
     });
-    let mut news = load.news.told.subscribe();
-    within("the loss of the store is reported", news.wait_for(|news| news.contains(&StoreEvent::Emptied)))
-        .await
-        .unwrap();
+    let mut store_events = load.event_log.events.subscribe();
+    within(
+        "the loss of the store is reported",
+        store_events.wait_for(|events| events.contains(&StoreEvent::Emptied)),
+    )
+    .await
+    .unwrap();
     load.refuses_for_a_lease().await;
     let opened = async {
         for number in 0.. {
@@ -137,10 +140,10 @@ async fn sf_3_an_emptied_server_is_noticed_and_nothing_that_is_held_runs_twice()
     // The holder has claimed it again.
     following.await.unwrap();
     tool.let_end(2);
-    let held = held.await.unwrap();
-    assert_eq!((status(&held), held.result.recorded), (SUCCESS, Some(true)));
+    let original = in_flight.await.unwrap();
+    assert_eq!((status(&original), original.result.recorded), (SUCCESS, Some(true)));
     let duplicate = within("the duplicate is answered", duplicate).await.unwrap();
-    assert_eq!((duplicate.result.output, tool.runs()), (held.result.output, 1));
+    assert_eq!((duplicate.result.output, tool.runs()), (original.result.output, 1));
     load.verify(StoreMemory::SinceItWasEmptied).await;
 }
 
@@ -191,7 +194,7 @@ fn options(url: &str) -> Options {
 struct OutageLoad {
     options: Options,
     engines: [Engine; 2],
-    news: Arc<StoreNewsLog>,
+    event_log: Arc<StoreEventLog>,
     executions: ExecutionCounts,
     answers: watch::Sender<Vec<OutageAnswer>>,
     stop: watch::Sender<bool>,
@@ -233,15 +236,15 @@ enum StoreMemory {
     SinceItWasEmptied,
 }
 
-/// The reported news of the store.
+/// The reported events of the store.
 #[derive(Default)]
-struct StoreNewsLog {
-    told: watch::Sender<Vec<StoreEvent>>,
+struct StoreEventLog {
+    events: watch::Sender<Vec<StoreEvent>>,
 }
 
-impl EngineListener for StoreNewsLog {
-    fn store_event(&self, _store: &str, news: &StoreEvent) {
-        self.told.send_modify(|told| told.push(news.clone()));
+impl EngineListener for StoreEventLog {
+    fn store_event(&self, _store: &str, event: &StoreEvent) {
+        self.events.send_modify(|events| events.push(event.clone()));
     }
 }
 
@@ -252,15 +255,15 @@ const TOOLS: [&str; 3] = ["pay", "put", "get"];
 
 impl OutageLoad {
     async fn start(options: Options) -> Self {
-        let news = Arc::new(StoreNewsLog::default());
+        let event_log = Arc::new(StoreEventLog::default());
         let engines = [
-            Self::engine(&options, news.clone(), LONG).await,
+            Self::engine(&options, event_log.clone(), LONG).await,
             Self::engine(&options, Arc::default(), LONG).await,
         ];
         let load = Self {
             engines,
             options,
-            news,
+            event_log,
             executions: Arc::default(),
             answers: watch::Sender::default(),
             stop: watch::Sender::new(false),
@@ -296,7 +299,7 @@ impl OutageLoad {
     }
 
     /// Starts an engine whose claims have this lease. An emptied store stays closed to it for as long.
-    async fn engine(options: &Options, news: Arc<StoreNewsLog>, lease: Duration) -> Engine {
+    async fn engine(options: &Options, event_log: Arc<StoreEventLog>, lease: Duration) -> Engine {
         let connected = async {
             loop {
                 // With short timeouts a connection may need another try.
@@ -306,15 +309,15 @@ impl OutageLoad {
             }
         };
         let store = within("it is connected", connected).await;
-        Engine::builder().store(store).policies(by_name(lease)).listener(news).start().await
+        Engine::builder().store(store).policies(by_name(lease)).listener(event_log).start().await
     }
 
     /// Waits for this many new answers of this kind.
-    async fn have(&self, count: usize, what: &str, kind: impl Fn(&OutageAnswer) -> bool) {
+    async fn have(&self, count: usize, condition: &str, kind: impl Fn(&OutageAnswer) -> bool) {
         let from = self.answers.borrow().len();
         let mut answers = self.answers.subscribe();
         let come = answers.wait_for(|all| all[from..].iter().filter(|one| kind(one)).count() >= count);
-        within(what, come).await.unwrap();
+        within(condition, come).await.unwrap();
     }
 
     /// Waits until each engine has found the store again by itself.
@@ -350,7 +353,7 @@ impl OutageLoad {
         }
         for engine in &self.engines {
             let drained = engine.shutdown(PATIENCE).await;
-            assert_eq!((drained.ended, drained.lost), (0, 0), "what was kept is saved");
+            assert_eq!((drained.aborted, drained.lost), (0, 0), "what was kept is saved");
         }
         let answers = self.answers.borrow().clone();
         let runs = |key: &str| self.executions.lock().get(key).copied().unwrap_or(0);
@@ -389,11 +392,11 @@ impl OutageLoad {
             }
             // Answers are replayed and nothing runs for them. That includes unrecorded answers, because they have been
             // saved since. Where both engines ran the call, one run counts, and certainly a recorded one.
-            let kept = output(&again);
+            let replayed = output(&again);
             assert_eq!((again.result.from_cache, runs(key)), (true, before), "{given:?}: {again:?}");
-            assert!(outputs.iter().any(|one| one.output == kept), "{given:?}: {kept:?}");
+            assert!(outputs.iter().any(|one| one.output == replayed), "{given:?}: {replayed:?}");
             for one in outputs.iter().filter(|one| one.recorded == Some(true) || one.tool == "pay") {
-                assert_eq!(one.output, kept, "{given:?}");
+                assert_eq!(one.output, replayed, "{given:?}");
             }
         }
         assert!(refused > 0);
@@ -410,7 +413,7 @@ fn counting(
         let mut executions = executions.lock();
         let runs = executions.entry(key.to_owned()).or_insert(0);
         *runs += 1;
-        std::future::ready(says(&format!("{key}, run {runs}")))
+        std::future::ready(text_result(&format!("{key}, run {runs}")))
     }
 }
 

@@ -158,7 +158,7 @@ impl ConformanceWorld {
     }
 
     /// Returns all stored bytes.
-    pub(crate) async fn kept(&self) -> Vec<u8> {
+    pub(crate) async fn stored_bytes(&self) -> Vec<u8> {
         match &self.home {
             StoreLocation::Memory(store) => {
                 let mut text = format!("{:?}", self.records().await);
@@ -173,7 +173,7 @@ impl ConformanceWorld {
             }
             StoreLocation::Redis { server, prefix } => {
                 let keys = server.command(&["KEYS", &format!("{prefix}*")]);
-                let mut kept = keys.clone().into_bytes();
+                let mut bytes = keys.clone().into_bytes();
                 for key in keys.split(' ') {
                     let script = "local t = redis.call('TYPE', KEYS[1]).ok \
                         if t == 'string' then return redis.call('GET', KEYS[1]) end \
@@ -185,9 +185,9 @@ impl ConformanceWorld {
                         return redis.error_reply('an unexpected type: ' .. t)";
                     let value = server.command(&["EVAL", script, "1", key]);
                     assert!(!value.contains("an unexpected type"), "{value}");
-                    kept.extend(value.into_bytes());
+                    bytes.extend(value.into_bytes());
                 }
-                kept
+                bytes
             }
         }
     }

@@ -37,7 +37,7 @@ fn serve_one(ledger: &str, session: &str, stream: TcpStream) -> Option<()> {
     let header = |name: &str| {
         head.iter().filter_map(|line| line.split_once(": ")).find(|(n, _)| n.eq_ignore_ascii_case(name))
     };
-    let mut answer = HttpAnswer { stream, session: session.to_owned(), begun: false };
+    let mut answer = HttpAnswer { stream, session: session.to_owned(), started: false };
     if !head.first()?.starts_with("POST ") {
         answer.refuse("405 Method Not Allowed", "");
         return None;
@@ -79,7 +79,7 @@ fn serve_one(ledger: &str, session: &str, stream: TcpStream) -> Option<()> {
 pub(crate) struct HttpAnswer {
     stream: TcpStream,
     session: String,
-    begun: bool,
+    started: bool,
 }
 
 impl HttpAnswer {
@@ -102,8 +102,8 @@ impl HttpAnswer {
 
     pub(crate) fn event(&mut self, data: &[u8]) {
         let mut text = Vec::new();
-        if !self.begun {
-            self.begun = true;
+        if !self.started {
+            self.started = true;
             let session = &self.session;
             text.extend_from_slice(format!(
                 "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nmcp-session-id: {session}\r\nconnection: close\r\n\r\n"

@@ -72,7 +72,7 @@ fn ask(ledger: &str, params: &Value) -> Value {
         let text = format!("{id} is for {}", names.join(" and "));
         return json!({ "content": [{ "type": "text", "text": text }] });
     }
-    let asked = json!({ "who": { "method": "elicitation/create", "params": question() } });
+    let input_requests = json!({ "who": { "method": "elicitation/create", "params": question() } });
     let state = serde_json::to_string(&names).unwrap();
-    json!({ "resultType": "input_required", "inputRequests": asked, "requestState": state })
+    json!({ "resultType": "input_required", "inputRequests": input_requests, "requestState": state })
 }

@@ -42,7 +42,7 @@ mod http;
 mod modern;
 
 /// Questions that wait for the client, by id.
-static ASKED: Mutex<Option<HashMap<String, mpsc::Sender<Value>>>> = Mutex::new(None);
+static QUESTIONS: Mutex<Option<HashMap<String, mpsc::Sender<Value>>>> = Mutex::new(None);
 
 fn main() {
     let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--modern");
@@ -85,15 +85,15 @@ enum AnswerOutput {
 }
 
 impl AnswerOutput {
-    fn say(&self, message: &Value) {
+    fn send(&self, message: &Value) {
         match self {
-            Self::Line => say(message.to_string().as_bytes()),
+            Self::Line => write_line(message.to_string().as_bytes()),
             Self::Http(answer) => answer.lock().unwrap().event(message.to_string().as_bytes()),
         }
     }
 
     /// Writes something that is not a message, or only a part of one.
-    fn mumble(&self, text: &str) {
+    fn write_fragment(&self, text: &str) {
         match self {
             Self::Line => {
                 print!("{text}");
@@ -106,7 +106,7 @@ impl AnswerOutput {
     /// Writes a line with any content.
     fn write(&self, line: &[u8]) {
         match self {
-            Self::Line => say(line),
+            Self::Line => write_line(line),
             Self::Http(answer) => answer.lock().unwrap().event(line),
         }
     }
@@ -116,7 +116,7 @@ fn received(ledger: &str, message: &Value, out: &AnswerOutput) {
     let (id, params) = (&message["id"], &message["params"]);
     if modern::is_era() {
         if let Some(answer) = modern::answer(ledger, message, out) {
-            out.say(&answer);
+            out.send(&answer);
         }
         return;
     }
@@ -158,9 +158,10 @@ fn received(ledger: &str, message: &Value, out: &AnswerOutput) {
             json!({})
         }
         None => {
-            let asked = ASKED.lock().unwrap().as_mut().and_then(|asked| asked.remove(id.as_str()?));
-            if let Some(asked) = asked {
-                let _ = asked.send(message["result"].clone());
+            let sender =
+                QUESTIONS.lock().unwrap().as_mut().and_then(|questions| questions.remove(id.as_str()?));
+            if let Some(sender) = sender {
+                let _ = sender.send(message["result"].clone());
             }
             return;
         }
@@ -176,26 +177,26 @@ fn received(ledger: &str, message: &Value, out: &AnswerOutput) {
         Some(method) if !id.is_null() => {
             let error =
                 json!({ "code": -32601, "message": format!("no method {method}"), "data": { "a": 1 } });
-            return out.say(&json!({ "jsonrpc": "2.0", "id": id, "error": error }));
+            return out.send(&json!({ "jsonrpc": "2.0", "id": id, "error": error }));
         }
         Some(_) => return,
     };
-    out.say(&json!({ "jsonrpc": "2.0", "id": id, "result": result }));
+    out.send(&json!({ "jsonrpc": "2.0", "id": id, "result": result }));
 }
 
 fn fail(id: &Value, code: i64, out: &AnswerOutput) {
     let error = json!({ "code": code, "message": "it went wrong" });
-    out.say(&json!({ "jsonrpc": "2.0", "id": id, "error": error }));
+    out.send(&json!({ "jsonrpc": "2.0", "id": id, "error": error }));
 }
 
 /// Returns true if this file exists beside the ledger.
-fn has(ledger: &str, what: &str) -> bool {
-    fs::exists(format!("{ledger}.{what}")).unwrap()
+fn has(ledger: &str, name: &str) -> bool {
+    fs::exists(format!("{ledger}.{name}")).unwrap()
 }
 
 /// Waits until the file is gone.
-fn wait_for(ledger: &str, what: &str) {
-    while has(ledger, what) {
+fn wait_for(ledger: &str, name: &str) {
+    while has(ledger, name) {
         thread::sleep(Duration::from_millis(10));
     }
 }
@@ -227,16 +228,16 @@ fn names(ledger: &str) -> String {
 const TOOLS: [&str; 6] = ["pay", "look", "draw", "fold", "send", "sort"];
 
 /// Sends all messages that servers send unasked.
-fn tell(out: &AnswerOutput) -> Value {
-    let told = |method: &str, params: Value| {
-        out.say(&json!({ "jsonrpc": "2.0", "method": format!("notifications/{method}"), "params": params }));
+fn send_notifications(out: &AnswerOutput) -> Value {
+    let notify = |method: &str, params: Value| {
+        out.send(&json!({ "jsonrpc": "2.0", "method": format!("notifications/{method}"), "params": params }));
     };
-    told("message", json!({ "level": "debug", "data": "hardly worth a word" }));
-    told("message", json!({ "level": "warning", "data": "look out" }));
-    told("tools/list_changed", json!({}));
-    told("prompts/list_changed", json!({}));
-    told("resources/updated", json!({ "uri": "note://a" }));
-    told("resources/updated", json!({ "uri": "note://b" }));
+    notify("message", json!({ "level": "debug", "data": "hardly worth a word" }));
+    notify("message", json!({ "level": "warning", "data": "look out" }));
+    notify("tools/list_changed", json!({}));
+    notify("prompts/list_changed", json!({}));
+    notify("resources/updated", json!({ "uri": "note://a" }));
+    notify("resources/updated", json!({ "uri": "note://b" }));
     json!({ "content": [{ "type": "text", "text": "told" }] })
 }
 
@@ -254,9 +255,9 @@ fn ask(ledger: &str, params: &Value, out: &AnswerOutput) -> Value {
     for round in 0..times.unwrap_or(1) {
         let question_id = format!("{id}-{round}");
         let (sender, answer) = mpsc::channel();
-        ASKED.lock().unwrap().get_or_insert_default().insert(question_id.clone(), sender);
-        let asked = json!({ "jsonrpc": "2.0", "id": question_id, "method": "elicitation/create", "params": question() });
-        out.say(&asked);
+        QUESTIONS.lock().unwrap().get_or_insert_default().insert(question_id.clone(), sender);
+        let request = json!({ "jsonrpc": "2.0", "id": question_id, "method": "elicitation/create", "params": question() });
+        out.send(&request);
         let answer = answer.recv().unwrap();
         let name = answer["content"]["name"].as_str().unwrap_or("nobody").to_owned();
         note(ledger, &format!("heard {id} {name}"));
@@ -270,7 +271,7 @@ fn called(ledger: &str, id: &Value, params: &Value, out: &AnswerOutput) -> Optio
     let (tool, arguments) = (params["name"].as_str().unwrap_or(""), &params["arguments"]);
     match tool {
         "ask" => return Some(ask(ledger, params, out)),
-        "tell" => return Some(tell(out)),
+        "tell" => return Some(send_notifications(out)),
         _ => {}
     }
     if !TOOLS.contains(&tool) && !names(ledger).lines().any(|name| name == tool) {
@@ -307,8 +308,8 @@ fn called(ledger: &str, id: &Value, params: &Value, out: &AnswerOutput) -> Optio
     let size = usize::try_from(arguments["size"].as_u64().unwrap_or(0)).unwrap();
     let text = arguments["text"].as_str();
     if let (AnswerOutput::Http(answer), "body") = (out, fault) {
-        let said = ["status", "type"].map(|name| arguments[name].as_str().unwrap());
-        answer.lock().unwrap().whole(said[0], said[1], &bytes(text.unwrap(), id));
+        let head = ["status", "type"].map(|name| arguments[name].as_str().unwrap());
+        answer.lock().unwrap().whole(head[0], head[1], &bytes(text.unwrap(), id));
         return None;
     }
     match fault {
@@ -341,15 +342,15 @@ fn called(ledger: &str, id: &Value, params: &Value, out: &AnswerOutput) -> Optio
                 }
             }
         }
-        "garbage" => out.mumble("this is no message {\n"),
+        "garbage" => out.write_fragment("this is no message {\n"),
         "half_line" => {
-            out.mumble("{\"jsonrpc\":\"2.0\",\"id\":");
+            out.write_fragment("{\"jsonrpc\":\"2.0\",\"id\":");
             std::process::exit(5);
         }
         "flood" => {
             for number in 0..size {
                 let params = json!({ "level": "info", "data": number });
-                out.say(&json!({ "jsonrpc": "2.0", "method": "notifications/message", "params": params }));
+                out.send(&json!({ "jsonrpc": "2.0", "method": "notifications/message", "params": params }));
             }
         }
         "huge" => {
@@ -362,7 +363,7 @@ fn called(ledger: &str, id: &Value, params: &Value, out: &AnswerOutput) -> Optio
         "504" => return Some(failed("HTTP 504 Gateway Timeout")),
         "code" => {
             let error = json!({ "code": arguments["code"], "message": text, "data": { "a": [1] } });
-            out.say(&json!({ "jsonrpc": "2.0", "id": id, "error": error }));
+            out.send(&json!({ "jsonrpc": "2.0", "id": id, "error": error }));
             return None;
         }
         "text" => return Some(json!({ "content": [{ "type": "text", "text": text }] })),
@@ -400,7 +401,7 @@ fn huge(size: usize, place: &str, id: &Value, out: &AnswerOutput) {
 
 fn progress(token: &Value, step: usize, out: &AnswerOutput) {
     let params = json!({ "progressToken": token, "progress": step });
-    out.say(&json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params }));
+    out.send(&json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params }));
 }
 
 /// Returns the HTTP refusal for these faults.
@@ -428,7 +429,7 @@ fn failed(text: &str) -> Value {
     json!({ "content": [{ "type": "text", "text": text }], "isError": true })
 }
 
-fn say(line: &[u8]) {
+fn write_line(line: &[u8]) {
     let mut out = io::stdout().lock();
     // A gateway that has stopped reading is about to end this process.
     let _ = out.write_all(&[line, b"\n"].concat()).and_then(|()| out.flush());

@@ -46,7 +46,7 @@ fn main() {
                 let method = method.to_owned();
                 thread::spawn(move || {
                     let result = answer(&database, &method, message.get("params"), &cancelled, &message);
-                    say(&json!({ "jsonrpc": "2.0", "id": message.get("id"), "result": result }));
+                    send(&json!({ "jsonrpc": "2.0", "id": message.get("id"), "result": result }));
                 });
             }
             Some(_) | None => {}
@@ -54,7 +54,7 @@ fn main() {
     }
 }
 
-fn say(message: &Value) {
+fn send(message: &Value) {
     println!("{message}");
 }
 
@@ -136,7 +136,7 @@ fn add(database: &str, shop: &Connection, item: &str, cancelled: &CancelCount, r
         }
         Some("cancelled_then_ordered") => {
             is_cancelled(cancelled);
-            say(&json!({ "jsonrpc": "2.0", "id": request.get("id"), "result": failed("cancelled") }));
+            send(&json!({ "jsonrpc": "2.0", "id": request.get("id"), "result": failed("cancelled") }));
             order();
             forever()
         }

@@ -30,10 +30,10 @@ fn main() -> ExitCode {
         None => 0..seeds.unwrap_or(1000),
         Some(first) => first..first + seeds.unwrap_or(1),
     };
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut total = Summary::default();
     let count = range.end - range.start;
-    let mut progress = SimulationProgress::new(begun, count);
+    let mut progress = SimulationProgress::new(started, count);
     for (done, seed) in (0_u64..).zip(range) {
         progress.tell(done);
         match run(seed, None) {
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
             Err(failure) => {
                 progress.clear();
                 println!("{}", failure.story.join("\n"));
-                println!("\nseed {seed} breaks \"{}\": {}", failure.invariant, failure.how);
+                println!("\nseed {seed} breaks \"{}\": {}", failure.invariant, failure.description);
                 println!("replay it with: cargo xtask sim --seed {seed}");
                 return ExitCode::FAILURE;
             }
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     progress.clear();
     println!(
         "{count} worlds in {:.1} s: {} calls, {} turn submissions, {} effects, {} replays, {} store losses, {} unknown outcomes ({} pending and {} final responses, {} verification reads, {} calls run again, {} resolved); every invariant held",
-        begun.elapsed().as_secs_f64(),
+        started.elapsed().as_secs_f64(),
         total.calls,
         total.turns,
         total.effects,
@@ -94,7 +94,7 @@ fn usage() -> ExitCode {
 /// The progress of a long run, on stderr. On a terminal one line is overwritten. Otherwise an occasional line is enough
 /// for a log. A short run prints nothing.
 struct SimulationProgress {
-    begun: Instant,
+    started: Instant,
     count: u64,
     terminal: bool,
     next: Duration,
@@ -102,14 +102,14 @@ struct SimulationProgress {
 }
 
 impl SimulationProgress {
-    fn new(begun: Instant, count: u64) -> Self {
+    fn new(started: Instant, count: u64) -> Self {
         let terminal = io::stderr().is_terminal();
         let next = Duration::from_secs(if terminal { 3 } else { 30 });
-        Self { begun, count, terminal, next, shown: false }
+        Self { started, count, terminal, next, shown: false }
     }
 
     fn tell(&mut self, done: u64) {
-        let spent = self.begun.elapsed();
+        let spent = self.started.elapsed();
         if spent < self.next {
             return;
         }

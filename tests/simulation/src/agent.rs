@@ -79,26 +79,26 @@ impl SimulatedWorld {
         let kind = ResponseKind::of(result);
         if let Some((_, owner)) = &about {
             match kind {
-                ResponseKind::Result => drop(self.model.told.entry(owner.clone()).or_insert(now)),
-                ResponseKind::FinalUnknown => self.model.final_heard(owner, client, now),
+                ResponseKind::Result => drop(self.model.delivered_at.entry(owner.clone()).or_insert(now)),
+                ResponseKind::FinalUnknown => self.model.record_final_response(owner, client, now),
                 ResponseKind::PendingUnknown(_) | ResponseKind::StillRunning | ResponseKind::Refusal => {}
             }
         }
         if let Some(receipt) = &result.receipt {
-            self.heard.entry(connection).or_default().push(receipt.clone());
+            self.receipts.entry(connection).or_default().push(receipt.clone());
         }
         if answered {
             return Ok(());
         }
         self.dispatches[dispatch].answered = true;
         if let (Ok(output), CallIdentity::Explicit(key), RecordStatus::Yes) =
-            (&result.ended, self.model.goals[wish].kind, result.recorded)
+            (&result.outcome, self.model.goals[wish].kind, result.recorded)
             && result.stage == ResultStage::Final
         {
             let content = output.content.as_str().to_owned();
             invariants::recorded(&mut self.model, key, &content, now)?;
         }
-        self.model.goals[wish].told_by = Some(self.connections[connection].node);
+        self.model.goals[wish].answered_by = Some(self.connections[connection].node);
         if self.is_obedient(wish) {
             self.obey(dispatch, result, kind, about)
         } else {
@@ -116,7 +116,7 @@ impl SimulatedWorld {
     ) -> Result<(), InvariantViolation> {
         let Dispatch { wish, connection, .. } = self.dispatches[dispatch];
         let client = self.model.goals[wish].client;
-        match (kind, &result.ended) {
+        match (kind, &result.outcome) {
             (ResponseKind::Result, Ok(output)) => {
                 let content = output.content.as_str();
                 let Some(effect) = self.model.effect_of(content) else {
@@ -125,10 +125,10 @@ impl SimulatedWorld {
                 self.done_or_once_more(wish, effect.wish);
             }
             (ResponseKind::FinalUnknown, Err(failure)) => {
-                let held = about.map(|(key, _)| key).filter(|_| failure.retry_after.is_none());
+                let unresolved = about.map(|(key, _)| key).filter(|_| failure.retry_after.is_none());
                 let delay = self.rng.between(1, 2_000);
                 self.model.goals[wish].calls += 1;
-                self.verify(client, Some(connection), Some(wish), held, delay);
+                self.verify(client, Some(connection), Some(wish), unresolved, delay);
             }
             (ResponseKind::PendingUnknown(patience), _) => {
                 self.model.goals[wish].calls += 1;
@@ -202,11 +202,11 @@ impl SimulatedWorld {
 
     /// Handles the verification of an effect by an obedient client. If the call is not run again by itself, the client
     /// asks an operator to resolve it.
-    pub(crate) fn has_verified(&mut self, wish: usize, is_there: bool, held: Option<RecordKey>) {
+    pub(crate) fn has_verified(&mut self, wish: usize, is_there: bool, unresolved: Option<RecordKey>) {
         if is_there {
             return self.is_done(wish);
         }
-        let pause = match held {
+        let pause = match unresolved {
             Some(key) => {
                 let thinks = self.rng.between(1_000, 20_000);
                 self.later(thinks, SimulationEvent::Resolve { key, tries: 5 });
@@ -238,7 +238,7 @@ impl SimulatedWorld {
                 self.rng.chance(85)
             }
             ResponseKind::StillRunning => true,
-            ResponseKind::Refusal => match &result.ended {
+            ResponseKind::Refusal => match &result.outcome {
                 Ok(_) => true,
                 Err(failure) => {
                     matches!(failure.code, Code::CircuitOpen | Code::StoreUnavailable | Code::Overloaded)

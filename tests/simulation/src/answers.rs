@@ -37,7 +37,7 @@ impl SimulatedWorld {
         }
         let approves = self.rng.chance(self.weather.approvals);
         // After the faults an operator is always available.
-        let nobody = self.fault(self.weather.absences);
+        let is_absent = self.fault(self.weather.absences);
         let answer = match parked {
             Some(parked) if approves => {
                 match self.store.approvals.decide(parked, ApprovalDecision::Once, Grantor::Operator, now) {
@@ -50,7 +50,7 @@ impl SimulatedWorld {
                     }
                 }
             }
-            Some(_) if !nobody => ApprovalOutcome::Denied,
+            Some(_) if !is_absent => ApprovalOutcome::Denied,
             Some(_) | None => ApprovalOutcome::Unreachable,
         };
         self.drive(node, number, CallEvent::Answered(answer))
@@ -61,31 +61,31 @@ impl SimulatedWorld {
         node: usize,
         number: u64,
         result: CallResult,
-        kept: Vec<DeferredWrite>,
+        deferred: Vec<DeferredWrite>,
     ) -> Result<(), InvariantViolation> {
         let life = self.nodes[node].identity.started;
         let Some(running) = self.nodes[node].calls.get(&number) else { return Ok(()) };
         let record = running.call.claimed_record().cloned();
         let key = record.as_ref().map(|record| record.key);
         if let (Some(Defect::RefusalStored), Some(record), Err(failure)) =
-            (self.defect, &record, &result.ended)
+            (self.defect, &record, &result.outcome)
             && failure.code == Code::CircuitOpen
         {
             self.store
                 .put_directly(DedupeRecord { state: DedupeState::Failed(failure.clone()), ..record.clone() });
         }
-        self.approval_outlives_a_question(node, number, &result, &kept)?;
+        self.approval_outlives_a_question(node, number, &result, &deferred)?;
         self.answer(node, number, result.clone())?;
         self.order += 1;
         let at = self.order;
-        let unsaved = kept.iter().filter_map(|kept| match kept {
+        let unsaved = deferred.iter().filter_map(|write| match write {
             DeferredWrite::Save(save) => Some((save.claimed.owner.clone(), at)),
             DeferredWrite::Release(_) | DeferredWrite::Park(_) | DeferredWrite::GiveBack { .. } => None,
         });
         self.nodes[node].unsaved.extend(unsaved);
         self.nodes[node].calls.remove(&number);
         // Followers of a refused leader in the same process get that refusal; other calls never do.
-        if let (Some(key), Err(failure)) = (key, &result.ended)
+        if let (Some(key), Err(failure)) = (key, &result.outcome)
             && result.is_refused_for_all()
         {
             let followers: Vec<_> = self.nodes[node]
@@ -102,11 +102,12 @@ impl SimulatedWorld {
                 )?;
             }
         }
-        let kept: Vec<_> = kept.into_iter().filter(|kept| !matches!(kept, DeferredWrite::Park(_))).collect();
-        if !kept.is_empty() {
+        let deferred: Vec<_> =
+            deferred.into_iter().filter(|write| !matches!(write, DeferredWrite::Park(_))).collect();
+        if !deferred.is_empty() {
             // Not before a command in transit has arrived or is void: a release must not overtake its claim.
             let due = self.now + COMMAND_LIVES;
-            self.nodes[node].kept.extend(kept.into_iter().map(|kept| (due, kept)));
+            self.nodes[node].deferred.extend(deferred.into_iter().map(|write| (due, write)));
             self.later(1_000, SimulationEvent::Keep { node, life });
         }
         Ok(())
@@ -118,15 +119,15 @@ impl SimulatedWorld {
         node: usize,
         number: u64,
         result: &CallResult,
-        kept: &[DeferredWrite],
+        deferred: &[DeferredWrite],
     ) -> Result<(), InvariantViolation> {
         let Some(running) = self.nodes[node].calls.get(&number) else { return Ok(()) };
         let is_question =
             result.stage == ResultStage::InputRequired && result.attempts == 1 && running.granted;
         let Some(spent) = running.grant.filter(|_| is_question) else { return Ok(()) };
         let is_back =
-            |kept: &DeferredWrite| matches!(kept, DeferredWrite::GiveBack { grant, .. } if *grant == spent);
-        match kept.iter().any(is_back) {
+            |write: &DeferredWrite| matches!(write, DeferredWrite::GiveBack { grant, .. } if *grant == spent);
+        match deferred.iter().any(is_back) {
             true => Ok(()),
             false => Err((
                 "grants once",
@@ -208,25 +209,26 @@ impl SimulatedWorld {
         result: &CallResult,
     ) -> Result<(), InvariantViolation> {
         let Some(running) = self.nodes[node].calls.get(&number) else { return Ok(()) };
-        self.claims_what_happened(running, result)?;
+        self.check_claimed_history(running, result)?;
         let wish = self.model.goals[running.wish].clone();
-        let heard = &self.dispatches[running.dispatch].heard;
+        let receipts = &self.dispatches[running.dispatch].receipts;
         let limits = running.call.request().limits;
         let is_limited = limits != CallerLimits { attempts: limits.attempts, ..CallerLimits::default() };
-        if result.ended.as_ref().is_err_and(|failure| failure.code == Code::DeadlineExceeded) && !is_limited {
+        if result.outcome.as_ref().is_err_and(|failure| failure.code == Code::DeadlineExceeded) && !is_limited
+        {
             return Err((
                 "a caller's limit judges nobody",
                 format!("call {number} has no deadline, and its response says that it was exceeded"),
             ));
         }
         if matches!(result.provenance, Provenance::Replayed { .. }) {
-            if let Err(failure) = &result.ended
+            if let Err(failure) = &result.outcome
                 && invariants::is_refusal(failure.code)
             {
                 return Err(("no refusal again", format!("call {number} got {} again", failure.code)));
             }
             if wish.kind == CallIdentity::Keyless
-                && result.receipt.as_ref().is_some_and(|receipt| heard.contains(receipt))
+                && result.receipt.as_ref().is_some_and(|receipt| receipts.contains(receipt))
                 && !result.was_followed()
             {
                 return Err((
@@ -238,7 +240,7 @@ impl SimulatedWorld {
                 ));
             }
         }
-        if let Ok(output) = &result.ended
+        if let Ok(output) = &result.outcome
             && let Some(origin) = self.model.effect_of(output.content.as_str())
             && origin.equal.1 != wish.arguments
         {
@@ -251,13 +253,13 @@ impl SimulatedWorld {
             ));
         }
         let looped = result.remarks.iter().any(|remark| remark.layer == GuardLayer::Loop)
-            || matches!(&result.ended, Err(failure) if failure.code == Code::LoopDetected);
-        let who = (node, self.nodes[node].identity.started, wish.client, wish.arguments);
-        let told = self.model.failures.get(&who).copied().unwrap_or(0);
-        if looped && told < 2 {
+            || matches!(&result.outcome, Err(failure) if failure.code == Code::LoopDetected);
+        let failure_key = (node, self.nodes[node].identity.started, wish.client, wish.arguments);
+        let failures = self.model.failures.get(&failure_key).copied().unwrap_or(0);
+        if looped && failures < 2 {
             return Err((
                 "guard counts calls",
-                format!("client {} got a loop response after {told} failures", wish.client),
+                format!("client {} got a loop response after {failures} failures", wish.client),
             ));
         }
         Ok(())
@@ -267,13 +269,13 @@ impl SimulatedWorld {
     pub(crate) fn keep(&mut self, node: usize) -> Result<(), InvariantViolation> {
         let life = self.nodes[node].identity.started;
         let now = self.now;
-        for (due, kept) in std::mem::take(&mut self.nodes[node].kept) {
+        for (due, write) in std::mem::take(&mut self.nodes[node].deferred) {
             if now < due || self.fault(self.weather.store_lost) {
-                self.nodes[node].kept.push((due, kept));
+                self.nodes[node].deferred.push((due, write));
                 continue;
             }
             self.observe_marker(node);
-            match kept {
+            match write {
                 DeferredWrite::Save(save) => drop(self.save(&save)),
                 DeferredWrite::Release(release) => self.store.release(&release),
                 DeferredWrite::GiveBack { grant, owner } => {
@@ -290,7 +292,7 @@ impl SimulatedWorld {
                 DeferredWrite::Park(_) => {}
             }
         }
-        if !self.nodes[node].kept.is_empty() {
+        if !self.nodes[node].deferred.is_empty() {
             self.later(1_000, SimulationEvent::Keep { node, life });
         }
         Ok(())
@@ -320,16 +322,16 @@ impl SimulatedWorld {
         for number in settling {
             let awaits_end =
                 self.nodes[node].calls.get(&number).is_some_and(|running| running.call.awaits_end());
-            let kept = self.nodes[node].kept.len();
+            let from = self.nodes[node].deferred.len();
             self.drive(node, number, CallEvent::DriverEnds)?;
             if awaits_end {
-                self.end_is_not_made_up(node, kept)?;
+                self.end_is_not_made_up(node, from)?;
             }
         }
         // Of a call that has ended only deferred writes are in transit. Only a release could overtake its claim.
         let now = self.now;
         let saves =
-            self.nodes[node].kept.iter_mut().filter(|(_, kept)| matches!(kept, DeferredWrite::Save(_)));
+            self.nodes[node].deferred.iter_mut().filter(|(_, write)| matches!(write, DeferredWrite::Save(_)));
         saves.for_each(|(due, _)| *due = now);
         self.keep(node)?;
         self.crash(node)
@@ -362,7 +364,7 @@ impl SimulatedWorld {
         self.died.insert(self.nodes[node].identity.clone());
         self.limit_orphans(node);
         self.nodes[node].calls.clear();
-        self.nodes[node].kept.clear();
+        self.nodes[node].deferred.clear();
         for connection in 0..self.connections.len() {
             if self.connections[connection].node == node {
                 self.break_connection(connection)?;

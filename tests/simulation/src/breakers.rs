@@ -33,7 +33,7 @@ pub(crate) struct ExpectedBreaker {
     until: Option<Timestamp>,
     /// Failed probes since it was last closed.
     reopened: u32,
-    told: Vec<(Timestamp, BreakerOutcome)>,
+    outcomes: Vec<(Timestamp, BreakerOutcome)>,
     /// Changes so far. An attempt that began before a change does not count after it.
     pub(crate) epoch: u64,
 }
@@ -45,7 +45,7 @@ impl Default for ExpectedBreaker {
             since: Timestamp::ZERO,
             until: None,
             reopened: 0,
-            told: Vec::new(),
+            outcomes: Vec::new(),
             epoch: 0,
         }
     }
@@ -59,7 +59,7 @@ impl ExpectedBreaker {
         counts: BreakerOutcome,
         now: Timestamp,
     ) -> Option<(State, TransitionReason)> {
-        self.told.push((now, counts));
+        self.outcomes.push((now, counts));
         let slow = |counts: &BreakerOutcome| match counts {
             BreakerOutcome::Success(took) | BreakerOutcome::Failure(took) => {
                 policy.slow.is_some_and(|rule| *took > rule.slower_than)
@@ -72,14 +72,19 @@ impl ExpectedBreaker {
                 BreakerOutcome::Failure(_) => Some((State::Open, TransitionReason::ProbeFailed)),
                 BreakerOutcome::Success(_) if slow(&counts) => Some((State::Open, TransitionReason::Slow)),
                 BreakerOutcome::Success(_) => {
-                    let good =
-                        self.told.iter().filter(|(_, told)| matches!(told, BreakerOutcome::Success(_)));
+                    let good = self
+                        .outcomes
+                        .iter()
+                        .filter(|(_, outcome)| matches!(outcome, BreakerOutcome::Success(_)));
                     (good.count() as u64 >= u64::from(policy.close_after.get()))
                         .then_some((State::Closed, TransitionReason::ProbesSucceeded))
                 }
                 BreakerOutcome::Neutral => {
-                    let last =
-                        self.told.iter().rev().take_while(|(_, told)| *told == BreakerOutcome::Neutral);
+                    let last = self
+                        .outcomes
+                        .iter()
+                        .rev()
+                        .take_while(|(_, outcome)| *outcome == BreakerOutcome::Neutral);
                     (last.count() as u64 >= u64::from(policy.neutral_close_after.get()))
                         .then_some((State::Closed, TransitionReason::ProbesAnswered))
                 }
@@ -95,27 +100,28 @@ impl ExpectedBreaker {
         now: Timestamp,
     ) -> Option<TransitionReason> {
         let counted: Vec<BreakerOutcome> = self
-            .told
+            .outcomes
             .iter()
-            .filter(|(at, told)| *told != BreakerOutcome::Neutral && now.since(*at) <= policy.window)
-            .map(|(_, told)| *told)
+            .filter(|(at, outcome)| *outcome != BreakerOutcome::Neutral && now.since(*at) <= policy.window)
+            .map(|(_, outcome)| *outcome)
             .collect();
-        if !matches!(self.told.last(), Some((_, BreakerOutcome::Success(_) | BreakerOutcome::Failure(_)))) {
+        if !matches!(self.outcomes.last(), Some((_, BreakerOutcome::Success(_) | BreakerOutcome::Failure(_))))
+        {
             return None;
         }
-        let failed = |told: &&BreakerOutcome| matches!(told, BreakerOutcome::Failure(_));
+        let failed = |outcome: &&BreakerOutcome| matches!(outcome, BreakerOutcome::Failure(_));
         let row = counted.iter().rev().take_while(failed).count();
         if policy.consecutive.is_some_and(|most| row >= most.get() as usize) {
             return Some(TransitionReason::Consecutive);
         }
         let reached = |rule: RateRule, bad: &dyn Fn(&BreakerOutcome) -> bool| {
             let last: Vec<&BreakerOutcome> = counted.iter().rev().take(rule.last.get() as usize).collect();
-            let part = last.iter().filter(|told| bad(told)).count();
+            let part = last.iter().filter(|outcome| bad(outcome)).count();
             let enough = last.len() >= rule.at_least.min(rule.last).get() as usize;
             // For whole numbers below a thousand this form of the share is exact enough.
             enough && part > 0 && part as f64 / last.len() as f64 >= rule.threshold.get()
         };
-        if policy.rate.is_some_and(|rule| reached(rule, &|told| failed(&told))) {
+        if policy.rate.is_some_and(|rule| reached(rule, &|outcome| failed(&outcome))) {
             return Some(TransitionReason::Rate);
         }
         policy.slow.is_some_and(|rule| reached(rule.rate, &slow)).then_some(TransitionReason::Slow)
@@ -161,7 +167,7 @@ impl ExpectedBreaker {
                     "it goes {change:?}, and was {:?} since {}; due is {due:?}, after {:?}",
                     self.state,
                     self.since.as_millis(),
-                    self.told
+                    self.outcomes
                 ),
             ));
         }
@@ -177,7 +183,7 @@ impl ExpectedBreaker {
             _ => 0,
         };
         (self.state, self.since, self.until) = (state, now, until);
-        self.told.clear();
+        self.outcomes.clear();
         self.epoch += 1;
     }
 
@@ -216,9 +222,9 @@ impl SimulatedWorld {
         let clock = self.clock(node);
         let Some(running) = self.nodes[node].calls.get_mut(&number) else { return };
         match step {
-            NextStep::Probe(BreakerScope::Dependency) => running.asked_for_dependency = true,
+            NextStep::Probe(BreakerScope::Dependency) => running.dependency_probe_requested = true,
             NextStep::Run(_) => {}
-            _ => running.asked_for_dependency = false,
+            _ => running.dependency_probe_requested = false,
         }
         match step {
             NextStep::Probe(BreakerScope::Tool) => running.admitted = Some(clock),
@@ -240,17 +246,13 @@ impl SimulatedWorld {
     }
 
     /// Checks that a probe of a dependency was announced first to all processes that share its breaker.
-    pub(crate) fn asked_to_probe_dependency(
-        &self,
-        node: usize,
-        number: u64,
-    ) -> Result<(), InvariantViolation> {
+    pub(crate) fn check_dependency_probe(&self, node: usize, number: u64) -> Result<(), InvariantViolation> {
         let home = &self.nodes[node];
         let Some(running) = home.calls.get(&number) else { return Ok(()) };
         let is_probe = running.call.policy().modes.breaker == EnforcementMode::Enforce
             && home.expected_of_dependency.state == State::HalfOpen
             && self.defect.is_none();
-        match is_probe && !running.asked_for_dependency {
+        match is_probe && !running.dependency_probe_requested {
             true => Err((
                 "one probe",
                 format!("call {number} of process {node} probes the dependency without asking"),
@@ -341,7 +343,7 @@ impl ActiveCall {
     ) -> Option<BreakerOutcome> {
         let time = self.call.policy().time;
         let took = now.since(attempt.started);
-        let is_callers_limit = now.since(attempt.heard) < time.attempt && took < time.total;
+        let is_callers_limit = now.since(attempt.last_progress) < time.attempt && took < time.total;
         for notice in notices {
             match notice {
                 CallNotice::AttemptCut { .. } if matches!(self.call.state(), "Marking" | "Settling") => {

@@ -32,16 +32,16 @@ impl SimulatedWorld {
         let wished = &mut self.model.goals[wish];
         wished.tries += 1;
         wished.before.get_or_insert(there);
-        let (client, told_by) = (wished.client, wished.told_by);
+        let (client, answered_by) = (wished.client, wished.answered_by);
         // A client that got a response returns to the same process most of the time.
-        let node = match told_by {
+        let node = match answered_by {
             Some(node) if self.rng.chance(70) => node,
             Some(_) | None => self.any_node(),
         };
         let connection = self.line(client, node);
-        let heard = self.heard.get(&connection).cloned().unwrap_or_default();
+        let receipts = self.receipts.get(&connection).cloned().unwrap_or_default();
         let call = self.model.goals[wish].calls;
-        self.dispatches.push(Dispatch::new((wish, call), connection, heard, self.now));
+        self.dispatches.push(Dispatch::new((wish, call), connection, receipts, self.now));
         let dispatch = self.dispatches.len() - 1;
         let travel = self.rng.between(0, 5);
         self.later(travel, SimulationEvent::Arrive { dispatch });
@@ -204,7 +204,7 @@ impl SimulatedWorld {
         &mut self,
         node: usize,
         number: u64,
-        how: Departure,
+        departure: Departure,
     ) -> Result<(), InvariantViolation> {
         let home = &self.nodes[node];
         if let Some(running) = home.calls.get(&number)
@@ -212,14 +212,14 @@ impl SimulatedWorld {
             && running.in_turn.is_none()
         {
             let (until, life, dispatch) = (home.frozen_until, home.identity.started, running.dispatch);
-            self.at(until, SimulationEvent::Left { node, life, number, dispatch, how });
+            self.at(until, SimulationEvent::Left { node, life, number, dispatch, departure });
             return Ok(());
         }
         let others = self.others(node, number);
-        if let (Departure::Cancels, Some(running)) = (how, self.nodes[node].calls.get(&number)) {
+        if let (Departure::Cancels, Some(running)) = (departure, self.nodes[node].calls.get(&number)) {
             self.dispatches[running.dispatch].withdrawn = true;
         }
-        let event = match how {
+        let event = match departure {
             Departure::Cancels => CallEvent::Cancelled(others),
             Departure::Goes => CallEvent::Disconnected(others),
         };

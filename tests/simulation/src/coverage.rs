@@ -295,10 +295,12 @@ impl TableCoverage {
         let mut found = Vec::new();
         for (table, row, column) in places() {
             let times = self.0.get(&(table, row, column)).copied().unwrap_or_default();
-            match (times, why_not(table, row, column)) {
+            match (times, unreachable_reason(table, row, column)) {
                 (0, None) => found.push(format!("{table:?}: {row} × {column} was not reached")),
-                (1.., Some(why)) => {
-                    found.push(format!("{table:?}: {row} × {column} reached {times} times, although {why}"));
+                (1.., Some(reason)) => {
+                    found.push(format!(
+                        "{table:?}: {row} × {column} reached {times} times, although {reason}"
+                    ));
                 }
                 (0, Some(_)) | (1.., None) => {}
             }
@@ -319,7 +321,7 @@ impl TableCoverage {
                 let _ = writeln!(text, "  {row}");
                 for column in table.columns(row) {
                     let times = self.0.get(&(table, row, column)).copied().unwrap_or_default();
-                    match (times, why_not(table, row, column)) {
+                    match (times, unreachable_reason(table, row, column)) {
                         (0, Some(_)) => {}
                         (times, _) => drop(writeln!(text, "    {times:>10}  {column}")),
                     }
@@ -339,8 +341,8 @@ fn places() -> impl Iterator<Item = (CoverageTable, &'static str, &'static str)>
     })
 }
 
-fn why_not(table: CoverageTable, row: &str, column: &str) -> Option<&'static str> {
-    let fits = |wanted: &str, is: &str| wanted.is_empty() || wanted == is;
+fn unreachable_reason(table: CoverageTable, row: &str, column: &str) -> Option<&'static str> {
+    let fits = |pattern: &str, actual: &str| pattern.is_empty() || pattern == actual;
     UNREACHABLE
         .iter()
         .find(|(of, rows, columns, _)| *of == table && fits(rows, row) && fits(columns, column))

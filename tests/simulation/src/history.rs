@@ -40,12 +40,12 @@ impl SimulatedWorld {
     }
 
     /// Checked whenever an answer is handed over.
-    pub(crate) fn claims_what_happened(
+    pub(crate) fn check_claimed_history(
         &self,
         running: &ActiveCall,
         result: &CallResult,
     ) -> Result<(), InvariantViolation> {
-        let claims = |what: String| Err(("claims what happened", what));
+        let claims = |detail: String| Err(("claims what happened", detail));
         if result.attempts != running.attempts {
             return claims(format!(
                 "{} attempts are reported, and {} were made",
@@ -57,7 +57,7 @@ impl SimulatedWorld {
         let own = running.call.claimed_record().map(|record| &record.owner);
         let found = running.found.as_ref().map(|(_, owner)| owner);
         let runs: Vec<&ClaimOwner> = [named, own, found].into_iter().flatten().collect();
-        match &result.ended {
+        match &result.outcome {
             Ok(output) if result.stage == ResultStage::Final => {
                 let content = output.content.as_str();
                 if self.model.effect_of(content).is_none() {
@@ -83,10 +83,13 @@ impl SimulatedWorld {
                 .history
                 .stored
                 .get(owner)
-                .is_some_and(|states| states.iter().any(|state| says(state, result)))
+                .is_some_and(|states| states.iter().any(|state| state_matches(state, result)))
         };
         if result.recorded == RecordStatus::Yes && result.unknown.is_none() && !runs.iter().any(is_stored) {
-            return claims(format!("{:?} is reported as recorded, and the store never had it", result.ended));
+            return claims(format!(
+                "{:?} is reported as recorded, and the store never had it",
+                result.outcome
+            ));
         }
         Ok(())
     }
@@ -123,9 +126,9 @@ fn end(source: &FaultSource) -> UnknownOutcomeReason {
 
 /// Returns true if a record in this state agrees with the answer. Of an answer that is too large the record has only
 /// that there was one; of a failure it has the tool's own words, without additions for the caller.
-fn says(state: &DedupeState, result: &CallResult) -> bool {
-    match (state, &result.ended) {
-        (DedupeState::Done(Some(kept)), Ok(output)) => kept == output,
+fn state_matches(state: &DedupeState, result: &CallResult) -> bool {
+    match (state, &result.outcome) {
+        (DedupeState::Done(Some(stored)), Ok(output)) => stored == output,
         (DedupeState::Done(None), Ok(_)) => true,
         (DedupeState::Done(None), Err(failure)) => {
             matches!(failure.code, Code::ResultNotKept | Code::ResultTooLarge)

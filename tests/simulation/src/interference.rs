@@ -188,7 +188,7 @@ impl SimulatedWorld {
         let home = &mut self.nodes[node];
         let life = home.identity.started;
         if home.alive {
-            let _told = home.trust.block_tool(&tool(), "by hand", NotifyChoice::Yes, now);
+            let _changes = home.trust.block_tool(&tool(), "by hand", NotifyChoice::Yes, now);
             home.blocked = true;
             home.blocked_at = Some(self.now);
             self.trust_was_set(node, TrustState::Blocked);
@@ -200,7 +200,7 @@ impl SimulatedWorld {
     pub(crate) fn unblock(&mut self, node: usize) {
         let now = self.clock(node);
         let home = &mut self.nodes[node];
-        let _told = home.trust.reset(TrustTarget::Tool(&tool()), now);
+        let _changes = home.trust.reset(TrustTarget::Tool(&tool()), now);
         home.blocked = false;
         self.trust_was_set(node, TrustState::Trusted);
         self.log_event(format!("the tool is free again at process {node}"));
@@ -229,7 +229,7 @@ impl SimulatedWorld {
         if let Some(attempt) =
             self.nodes[node].calls.get_mut(&number).and_then(|running| running.attempt.as_mut())
         {
-            attempt.heard = now;
+            attempt.last_progress = now;
             // A probe that was silent for too long has lost its slot, and does not get it back.
             if clock.since(attempt.alive) < probe_lease {
                 attempt.alive = clock;
@@ -329,8 +329,8 @@ impl SimulatedWorld {
         let is_too_often = |rate: Option<RateLimit>, starts: &[Timestamp], probing: usize| {
             rate.is_some_and(|rate| spent(rate, starts, now) + probing as f64 + 1.0 > limit(rate))
         };
-        let too_often = is_too_often(policy.limits.rate, &home.seen.starts, probing_of_tool)
-            || is_too_often(policy.dependency_limits.rate, &home.seen.starts_of_all, probing_of_all);
+        let too_often = is_too_often(policy.limits.rate, &home.observations.starts, probing_of_tool)
+            || is_too_often(policy.dependency_limits.rate, &home.observations.starts_of_all, probing_of_all);
         let has_reason = is_full(policy.limits.concurrency, of_tool)
             || is_full(policy.dependency_limits.concurrency, of_all)
             || too_often;

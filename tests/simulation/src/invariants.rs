@@ -131,12 +131,12 @@ fn runs_again(
     if forgotten(model, earlier, later, RecordLookup::EqualArguments) {
         return Ok(());
     }
-    let told = model.told.get(owner).is_some_and(|at| *at <= later.claimed);
+    let was_delivered = model.delivered_at.get(owner).is_some_and(|at| *at <= later.claimed);
     let waited = has_waited(model, earlier, later);
     let may_run_again = model.may_run_again(owner, after_telling, later.claimed);
-    let what = if later.claimed < earlier.at {
+    let reason = if later.claimed < earlier.at {
         "the first one came after the second had been claimed"
-    } else if told || waited || may_run_again {
+    } else if was_delivered || waited || may_run_again {
         return Ok(());
     } else {
         "no response in between, or no verification or wait since"
@@ -145,7 +145,7 @@ fn runs_again(
     Err((
         "told before run again",
         format!(
-            "client {client} asked for arguments {arguments}: effect {} was claimed at {} and came at {}, effect {} was claimed at {}; {what}",
+            "client {client} asked for arguments {arguments}: effect {} was claimed at {} and came at {}, effect {} was claimed at {}; {reason}",
             earlier.number,
             clock(earlier.claimed),
             clock(earlier.at),
@@ -157,8 +157,8 @@ fn runs_again(
 
 /// Returns true if the answer of the earlier run had waited for its client for so long that it is no longer replayed.
 fn has_waited(model: &GroundTruth, earlier: &Effect, later: &Effect) -> bool {
-    let ended = earlier.owner.as_ref().and_then(|owner| model.ended.get(owner));
-    ended.is_some_and(|at| later.claimed.since(*at).as_secs() >= 600)
+    let finished_at = earlier.owner.as_ref().and_then(|owner| model.finished_at.get(owner));
+    finished_at.is_some_and(|at| later.claimed.since(*at).as_secs() >= 600)
 }
 
 /// Checks that a goal of an obedient client has one effect.
@@ -196,15 +196,15 @@ impl SimulatedWorld {
         let arrived = home.moment(running.call.arrived());
         let came_before = |record: &&DedupeRecord| {
             let two_ids = match claim.address {
-                RecordAddress::CallId { id, .. } => record.call_id.is_some_and(|theirs| theirs != id),
+                RecordAddress::CallId { id, .. } => record.call_id.is_some_and(|call_id| call_id != id),
                 RecordAddress::Keyless { .. } | RecordAddress::Explicit(_) => false,
             };
             let is_over = matches!(record.state, DedupeState::Done(_)) && record.index == Some(index);
-            let ended = self.model.ended.get(&record.owner);
+            let finished_at = self.model.finished_at.get(&record.owner);
             is_over
                 && !two_ids
-                && ended.is_some_and(|ended| {
-                    arrived + COMMAND_LIVES < *ended && self.now.since(*ended).as_secs() < 600
+                && finished_at.is_some_and(|finished_at| {
+                    arrived + COMMAND_LIVES < *finished_at && self.now.since(*finished_at).as_secs() < 600
                 })
         };
         let record = before.iter().find(came_before)?;

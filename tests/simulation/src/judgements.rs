@@ -83,7 +83,7 @@ impl SimulatedWorld {
     ) -> Result<(), InvariantViolation> {
         let now = self.clock(node);
         let started = notices.iter().filter(|notice| matches!(notice, CallNotice::AttemptStarted { .. }));
-        self.nodes[node].seen.starts_of_all.extend(started.map(|_| now));
+        self.nodes[node].observations.starts_of_all.extend(started.map(|_| now));
         let Some(running) = self.nodes[node].calls.get(&number) else { return Ok(()) };
         if !is_shared(&running.call.request().tool) || self.defect.is_some() {
             return Ok(());
@@ -111,50 +111,50 @@ impl SimulatedWorld {
             if let CallNotice::ApprovalAsked = notice {
                 self.check_approval_reason(node, number)?;
             }
-            let seen = &mut self.nodes[node].seen;
+            let observations = &mut self.nodes[node].observations;
             match notice {
                 CallNotice::AttemptStarted { attempt, .. } => {
-                    seen.starts.push(now);
+                    observations.starts.push(now);
                     if *attempt == 1 {
-                        seen.firsts.push(now);
+                        observations.firsts.push(now);
                     }
                 }
-                CallNotice::RetryScheduled { .. } => seen.retries.push(now),
+                CallNotice::RetryScheduled { .. } => observations.retries.push(now),
                 CallNotice::AttemptEnded { failure, .. } => {
                     match failure {
                         Some(failure) => {
-                            seen.fails(number, arrived, failure.severity, now);
+                            observations.fails(number, arrived, failure.severity, now);
                         }
-                        None => seen.successes.push(now),
+                        None => observations.successes.push(now),
                     }
                     let plain = failure
                         .as_ref()
                         .filter(|failure| is_plain && failure.nature == FaultNature::Permanent);
-                    let failed = plain.map(|failure| (arguments, failure.said.to_string()));
+                    let failed = plain.map(|failure| (arguments, failure.message.to_string()));
                     if !again {
-                        seen.endings.push(CallEnding { client, arguments, at: now, failed });
+                        observations.endings.push(CallEnding { client, arguments, at: now, failed });
                     }
                     let counts =
                         failure.as_ref().is_some_and(|failure| severities.contains(&failure.severity));
                     if counts && is_plain && !again && !is_open {
-                        seen.counted.push(now);
+                        observations.counted.push(now);
                     }
                 }
                 CallNotice::AttemptCut { .. } if attempt.is_some() => {
-                    seen.fails(number, arrived, Severity::Timeout, now);
+                    observations.fails(number, arrived, Severity::Timeout, now);
                 }
-                CallNotice::AnsweredEarly { .. } => seen.counts_now(number, now),
+                CallNotice::AnsweredEarly { .. } => observations.counts_now(number, now),
                 CallNotice::CallFinished { code, replayed, .. } => {
-                    seen.counts_now(number, now);
+                    observations.counts_now(number, now);
                     // A refusal by anything but the guard is another failure.
                     let is_refused =
                         is_first && !matches!(code, Some(Code::LoopDetected | Code::ToolErrorLimit));
                     if code.is_none() || *replayed || is_refused {
-                        seen.endings.push(CallEnding { client, arguments, at: now, failed: None });
+                        observations.endings.push(CallEnding { client, arguments, at: now, failed: None });
                     }
                 }
                 CallNotice::TrustChanged(change) => {
-                    seen.counts_now(number, now);
+                    observations.counts_now(number, now);
                     self.trust_changes(node, change)?;
                 }
                 _ => {}
@@ -180,23 +180,29 @@ impl SimulatedWorld {
             return Ok(());
         }
         let most = policy.guard.identical.get() as usize;
-        let of_client: Vec<&CallEnding> =
-            home.seen.endings.iter().rev().filter(|ending| ending.client == client).take(most).collect();
+        let of_client: Vec<&CallEnding> = home
+            .observations
+            .endings
+            .iter()
+            .rev()
+            .filter(|ending| ending.client == client)
+            .take(most)
+            .collect();
         let (now, arrived) = (self.clock(node), running.call.arrived());
         let is_recent =
             |ending: &&&CallEnding| ending.at < arrived && now.since(ending.at) < policy.guard.hold;
-        let said = of_client
+        let failure = of_client
             .first()
             .and_then(|ending| ending.failed.as_ref())
             .filter(|(failed, _)| *failed == arguments);
-        let is_loop = said.is_some_and(|said| {
+        let is_loop = failure.is_some_and(|failure| {
             let same =
-                of_client.iter().filter(is_recent).filter(|ending| ending.failed.as_ref() == Some(said));
+                of_client.iter().filter(is_recent).filter(|ending| ending.failed.as_ref() == Some(failure));
             same.count() >= most
         });
         // An invalid call stays invalid, whatever else works.
         let of_call: Vec<&CallEnding> = home
-            .seen
+            .observations
             .endings
             .iter()
             .rev()
@@ -204,7 +210,10 @@ impl SimulatedWorld {
             .take(most)
             .collect();
         let is_mistake = |ending: &&&CallEnding| {
-            ending.failed.as_ref().is_some_and(|(_, said)| said.starts_with("Missing required parameter"))
+            ending
+                .failed
+                .as_ref()
+                .is_some_and(|(_, message)| message.starts_with("Missing required parameter"))
         };
         let is_loop = is_loop || of_call.iter().filter(is_recent).filter(is_mistake).count() >= most;
         if is_loop {
@@ -224,9 +233,9 @@ impl SimulatedWorld {
         if policy.approval.when == ApprovalTrigger::Always || policy.modes.trust != EnforcementMode::Enforce {
             return Ok(());
         }
-        let has_reason = match home.seen.trust {
+        let has_reason = match home.observations.trust {
             Some((at, TrustState::Escalated)) => {
-                let last = home.seen.failures.values().map(|failed| failed.at).max().unwrap_or(at);
+                let last = home.observations.failures.values().map(|failed| failed.at).max().unwrap_or(at);
                 now < (at + policy.trust.duration).max(last + policy.trust.cooldown)
             }
             Some((_, TrustState::Blocked)) => true,
@@ -238,7 +247,7 @@ impl SimulatedWorld {
                 "trust has reasons",
                 format!(
                     "approval is requested for call {number} of process {node}, and the tool is {:?}",
-                    home.seen.trust
+                    home.observations.trust
                 ),
             )),
         }
@@ -249,9 +258,11 @@ impl SimulatedWorld {
         let home = &self.nodes[node];
         let Some(running) = home.calls.get(&number) else { return Ok(()) };
         let (now, policy) = (self.clock(node), running.call.policy());
-        let asks =
+        let needs_approval =
             policy.modes.trust == EnforcementMode::Enforce && policy.approval.when != ApprovalTrigger::Never;
-        let Some((at, state)) = home.seen.trust.filter(|_| asks && self.weather.other_answers == 0) else {
+        let Some((at, state)) =
+            home.observations.trust.filter(|_| needs_approval && self.weather.other_answers == 0)
+        else {
             return Ok(());
         };
         let holds = match state {
@@ -272,17 +283,18 @@ impl SimulatedWorld {
     fn trust_changes(&mut self, node: usize, change: &TrustChange) -> Result<(), InvariantViolation> {
         let now = self.clock(node);
         let rule = self.weather.policy.trust.clone();
-        let seen = &mut self.nodes[node].seen;
-        let (since, was) = seen.trust.unwrap_or((Timestamp::ZERO, TrustState::Trusted));
+        let observations = &mut self.nodes[node].observations;
+        let (since, was) = observations.trust.unwrap_or((Timestamp::ZERO, TrustState::Trusted));
         let recent = |failed: &&JudgedFailure| {
             failed.severities.iter().any(|severity| rule.severities.contains(severity))
                 && now.since(failed.at) <= rule.window
                 && failed.at >= since
         };
-        let failures = seen.failures.values().filter(recent).count();
+        let failures = observations.failures.values().filter(recent).count();
         // A call that was in flight when trust was lost does not make it worse.
-        let further = seen.failures.values().filter(recent).filter(|failed| failed.arrived >= since).count();
-        let successes = seen.successes.iter().filter(|at| **at >= since).count();
+        let further =
+            observations.failures.values().filter(recent).filter(|failed| failed.arrived >= since).count();
+        let successes = observations.successes.iter().filter(|at| **at >= since).count();
         let enough = match (rule.count, rule.consecutive, rule.rate) {
             (Some(count), None, None) => failures >= count.get() as usize,
             _ => failures > 0,
@@ -291,7 +303,7 @@ impl SimulatedWorld {
             (TrustState::Trusted, TrustState::Escalated) => enough,
             (TrustState::Recovering, TrustState::Escalated) => failures > 0,
             (TrustState::Escalated, TrustState::Recovering) => {
-                let last = seen.counted.iter().filter(|at| (since..now).contains(*at)).max();
+                let last = observations.counted.iter().filter(|at| (since..now).contains(*at)).max();
                 now.since(since) >= rule.duration && last.is_none_or(|last| now.since(*last) >= rule.cooldown)
             }
             (TrustState::Recovering, TrustState::Trusted) => {
@@ -310,14 +322,14 @@ impl SimulatedWorld {
                 ),
             ));
         }
-        seen.trust = Some((now, change.to));
+        observations.trust = Some((now, change.to));
         Ok(())
     }
 
     /// Records that an operator has set the trust in the tool.
     pub(crate) fn trust_was_set(&mut self, node: usize, state: TrustState) {
         let now = self.clock(node);
-        self.nodes[node].seen.trust = Some((now, state));
+        self.nodes[node].observations.trust = Some((now, state));
     }
 
     /// Returns the guard's refusals for the client of a call, in worlds where models loop.

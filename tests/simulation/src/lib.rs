@@ -372,7 +372,7 @@ pub struct SimulationFailure {
     /// Name of the broken invariant.
     pub invariant: &'static str,
     /// Description of the violation.
-    pub how: String,
+    pub description: String,
     /// Events until then, one line each.
     pub story: Vec<String>,
 }

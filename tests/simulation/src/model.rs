@@ -47,7 +47,7 @@ pub(crate) struct ClientGoal {
     /// Number of such effects before it, as far as its client knows.
     pub(crate) before: Option<usize>,
     /// The process that last answered its client.
-    pub(crate) told_by: Option<usize>,
+    pub(crate) answered_by: Option<usize>,
     pub(crate) fate: GoalStatus,
 }
 
@@ -72,7 +72,7 @@ impl ClientGoal {
             over: false,
             calls: 0,
             before: None,
-            told_by: None,
+            answered_by: None,
             fate: GoalStatus::Open,
         }
     }
@@ -118,9 +118,9 @@ pub(crate) struct GroundTruth {
     pub(crate) goals: Vec<ClientGoal>,
     pub(crate) effects: Vec<Effect>,
     /// Time at which the answer of a run first reached a client.
-    pub(crate) told: BTreeMap<ClaimOwner, Timestamp>,
+    pub(crate) delivered_at: BTreeMap<ClaimOwner, Timestamp>,
     /// Time at which a run ended with an answer.
-    pub(crate) ended: BTreeMap<ClaimOwner, Timestamp>,
+    pub(crate) finished_at: BTreeMap<ClaimOwner, Timestamp>,
     /// Responses about runs with an unknown outcome.
     pub(crate) unknown_runs: BTreeMap<ClaimOwner, UnknownRun>,
     /// Goals whose answer crossed another message of its client and was lost after that. It counts as delivered, which

@@ -20,7 +20,7 @@ use crate::Defect;
 use crate::invariants::InvariantViolation;
 use crate::model::{CallIdentity, ClientGoal};
 use crate::system::{Dispatch, SentAnswer, SimulatedConnection, SimulatedWorld, lease_sight, session_of};
-use crate::transition::{ReplyHandling, SimulationEvent, StoreCommand, digest, key, tool, wanted};
+use crate::transition::{ReplyHandling, SimulationEvent, StoreCommand, approval_subject, digest, key, tool};
 use crate::unknown_outcomes::ResponseKind;
 
 impl SimulatedWorld {
@@ -133,20 +133,24 @@ impl SimulatedWorld {
             // takes it as proof all the same (it is not promised), and so does the model.
             let client = self.model.goals[self.dispatches[dispatch].wish].client;
             if matches!(kind, ResponseKind::FinalUnknown | ResponseKind::PendingUnknown(_)) {
-                self.nodes[node].told.insert(receipt.owner.clone(), client);
+                self.nodes[node].final_responses.insert(receipt.owner.clone(), client);
             }
             if !self.dispatches[dispatch].answered {
                 self.crossing.push(dispatch);
                 match kind {
-                    ResponseKind::FinalUnknown => self.model.final_heard(&receipt.owner, client, now),
-                    ResponseKind::Result => drop(self.model.told.entry(receipt.owner.clone()).or_insert(now)),
+                    ResponseKind::FinalUnknown => {
+                        self.model.record_final_response(&receipt.owner, client, now)
+                    }
+                    ResponseKind::Result => {
+                        self.model.delivered_at.entry(receipt.owner.clone()).or_insert(now);
+                    }
                     ResponseKind::PendingUnknown(_) | ResponseKind::StillRunning | ResponseKind::Refusal => {}
                 }
             }
             self.nodes[node].known.push((receipt.clone(), now));
             let delay = self.rng.between(0, 2_000);
             if !self.fault(self.weather.store_lost) {
-                let what = Box::new(StoreCommand::Delivered(receipt, now));
+                let store_command = Box::new(StoreCommand::Delivered(receipt, now));
                 self.later(
                     delay,
                     SimulationEvent::Command {
@@ -154,7 +158,7 @@ impl SimulatedWorld {
                         life,
                         number: 0,
                         command: 0,
-                        what,
+                        store_command,
                         then: ReplyHandling::Nobody,
                     },
                 );
@@ -230,10 +234,10 @@ impl SimulatedWorld {
                 let now = self.clock(node);
                 let running = &self.nodes[node].calls[&number];
                 let request = running.call.request();
-                let wanted = wanted(request, ask.operator_only);
-                let (policy, session) = (&self.weather.policy.approval, wanted.session);
-                let asked = self.store.approvals.ask(wanted, &ask.escalation, None, policy, now);
-                let parked = self.store.approvals.parked(now).find(|(id, _)| *id == asked.id);
+                let subject = approval_subject(request, ask.operator_only);
+                let (policy, session) = (&self.weather.policy.approval, subject.session);
+                let pending = self.store.approvals.ask(subject, &ask.escalation, None, policy, now);
+                let parked = self.store.approvals.parked(now).find(|(id, _)| *id == pending.id);
                 if let Some((id, parked)) = parked.filter(|(_, parked)| parked.session.as_ref() != session) {
                     return Err((
                         "each conversation is asked for",
@@ -248,7 +252,7 @@ impl SimulatedWorld {
                 }
             }
             NextStep::Run(run) => {
-                self.asked_to_probe_dependency(node, number)?;
+                self.check_dependency_probe(node, number)?;
                 self.start_tool(node, number)?;
                 self.ends_in_time(node, number, run.deadline)?;
             }
@@ -266,7 +270,7 @@ impl SimulatedWorld {
                 }
                 self.answer(node, number, *result)?;
             }
-            NextStep::Finish { result, deferred: kept } => return self.finish(node, number, *result, kept),
+            NextStep::Finish { result, deferred } => return self.finish(node, number, *result, deferred),
         }
         self.end_child(node, number);
         self.follows_in_time(node, number)?;
@@ -293,7 +297,7 @@ impl SimulatedWorld {
         };
         let handed = home.handed.iter().filter(|one| one.at > received && !had_arrived(&one.owner));
         let unsaved = home.unsaved.iter().filter(|(_, at)| *at <= received);
-        let verified = home.verified.iter().filter(|(_, whose)| **whose == client);
+        let verified = home.verified.iter().filter(|(_, verifier)| **verifier == client);
         LocalKnowledge {
             delivered: home.known.clone(),
             overlapped: handed.map(|one| one.owner.clone()).collect(),
@@ -315,7 +319,7 @@ impl SimulatedWorld {
     }
 
     /// Sends a command to the store. The command or its reply may get lost, or it may come late.
-    pub(crate) fn command(&mut self, node: usize, number: u64, what: StoreCommand) {
+    pub(crate) fn command(&mut self, node: usize, number: u64, store_command: StoreCommand) {
         let life = self.nodes[node].identity.started;
         let Some(running) = self.nodes[node].calls.get_mut(&number) else { return };
         running.command += 1;
@@ -341,31 +345,38 @@ impl SimulatedWorld {
             ReplyHandling::Answer
         };
         let mut travel = self.rng.between(0, 3) + self.draw_command_delay();
-        if matches!(what, StoreCommand::Save(_) | StoreCommand::Release(_))
+        if matches!(store_command, StoreCommand::Save(_) | StoreCommand::Release(_))
             && self.defect != Some(Defect::RenewalOvertaken)
         {
             // Not before the last renewal has arrived: after a store loss it would bring back a claim that is over.
             travel += u64::try_from(renewed_by.since(self.now).as_millis()).unwrap_or(0);
         }
-        if matches!(what, StoreCommand::Renew(..))
+        if matches!(store_command, StoreCommand::Renew(..))
             && let Some(running) = self.nodes[node].calls.get_mut(&number)
         {
             running.renewed_by = self.now + Duration::from_millis(travel);
         }
         self.later(
             travel,
-            SimulationEvent::Command { node, life, number, command, what: Box::new(what), then },
+            SimulationEvent::Command {
+                node,
+                life,
+                number,
+                command,
+                store_command: Box::new(store_command),
+                then,
+            },
         );
     }
 
     /// Carries out a command in the store, atomically.
-    pub(crate) fn apply(&mut self, node: usize, what: StoreCommand) -> Option<CallEvent> {
+    pub(crate) fn apply(&mut self, node: usize, store_command: StoreCommand) -> Option<CallEvent> {
         let now = match self.defect {
             Some(Defect::ClocksCompared) => self.clock(node),
             Some(_) | None => self.now,
         };
         let watch = self.observe_marker(node);
-        match what {
+        match store_command {
             StoreCommand::Claim(claim, known) => {
                 let before = self.before(&claim);
                 let waited_for_an_answer = match claim.role {
@@ -400,11 +411,11 @@ impl SimulatedWorld {
                     }
                 }
                 if waited_for_an_answer && matches!(verdict, ClaimVerdict::Acquired(_)) {
-                    let how = format!(
+                    let description = format!(
                         "call {} of process {node} runs although what it waited for is done",
                         claim.owner.call
                     );
-                    self.model.broken = Some(("waiters are answered", how));
+                    self.model.broken = Some(("waiters are answered", description));
                 }
                 Some(CallEvent::Claimed(verdict))
             }
@@ -487,9 +498,12 @@ impl SimulatedWorld {
             if let Some(running) = self.nodes[node].calls.get_mut(&number) {
                 running.renewed_by = self.now + Duration::from_millis(travel);
             }
-            let (what, then) =
+            let (store_command, then) =
                 (Box::new(StoreCommand::Renew(record, self.clock(node))), ReplyHandling::Nobody);
-            self.later(travel, SimulationEvent::Command { node, life, number, command: 0, what, then });
+            self.later(
+                travel,
+                SimulationEvent::Command { node, life, number, command: 0, store_command, then },
+            );
             return Ok(());
         }
         let now = self.now;
@@ -514,7 +528,7 @@ fn unknown_outcome() -> CallResult {
         output: None,
     };
     CallResult {
-        ended: Err(failure),
+        outcome: Err(failure),
         stage: ResultStage::Final,
         provenance: Provenance::Fresh,
         attempts: 1,
@@ -526,6 +540,6 @@ fn unknown_outcome() -> CallResult {
         remarks: Vec::new(),
         breaker: None,
         escalated: false,
-        unknown: Some(UnknownOutcomeInfo { observed: UnknownOutcomeReason::NoAnswer, ended: false }),
+        unknown: Some(UnknownOutcomeInfo { observed: UnknownOutcomeReason::NoAnswer, is_final: false }),
     }
 }

@@ -52,15 +52,15 @@ impl RetryBounds {
             DelayOrigin::AttemptStart => attempt,
             DelayOrigin::AttemptEnd => now,
         };
-        let asked = now + retry_after.unwrap_or_default();
+        let requested = now + retry_after.unwrap_or_default();
         // Times are whole milliseconds.
         let (rounded, tick) = (least.saturating_sub(Duration::from_millis(1)), Duration::from_millis(1));
         let spans = [policy.total, limits.elapsed, last_retry];
         let start_by = limits.start_by.map(|moment| moment.before(tick));
         let ends = spans.into_iter().flatten().map(|span| first + span).chain(start_by);
         Self {
-            earliest: (from + rounded).max(asked),
-            latest: (from + most + tick).max(asked).max(now),
+            earliest: (from + rounded).max(requested),
+            latest: (from + most + tick).max(requested).max(now),
             last: ends.min().unwrap_or(Timestamp::MAX),
             deadline: limits.deadline.unwrap_or(Timestamp::MAX),
         }
@@ -79,12 +79,12 @@ impl SimulatedWorld {
         let home = &self.nodes[node];
         let Some((running, attempt)) = home.calls.get(&number).zip(attempt) else { return Ok(()) };
         let policy = running.call.policy();
-        let ended = notices.iter().find_map(|notice| match notice {
+        let ended_attempt = notices.iter().find_map(|notice| match notice {
             CallNotice::AttemptEnded { attempt, failure: Some(failure), .. } => Some((*attempt, failure)),
             _ => None,
         });
         let Some((which, failure)) =
-            ended.filter(|_| policy.modes.retry == EnforcementMode::Enforce && self.defect.is_none())
+            ended_attempt.filter(|_| policy.modes.retry == EnforcementMode::Enforce && self.defect.is_none())
         else {
             return Ok(());
         };
@@ -95,9 +95,10 @@ impl SimulatedWorld {
         let times = (which, home.clock(attempt.started), retry_after);
         let bounds =
             RetryBounds::of(&policy.retry, limits, (first, Some(policy.time.latest_retry())), times, now);
-        let broken = |what: &str| {
-            let how = format!("call {number} of process {node} after attempt {which} at {}", now.as_millis());
-            Err(("retries keep to their policy", format!("{how}: {what}, {failure:?}")))
+        let broken = |problem: &str| {
+            let context =
+                format!("call {number} of process {node} after attempt {which} at {}", now.as_millis());
+            Err(("retries keep to their policy", format!("{context}: {problem}, {failure:?}")))
         };
         let own = policy.retry.attempts.get();
         let most = limits.attempts.map_or(own, |limit| limit.max(1).min(own));
@@ -114,7 +115,7 @@ impl SimulatedWorld {
             || running.fence_lost
             || running.store_failed
             || self.dispatches[running.dispatch].withdrawn;
-        let is_told = |notice: &CallNotice| {
+        let is_reported = |notice: &CallNotice| {
             matches!(notice, CallNotice::RetryScheduled { .. } | CallNotice::RetryStopped { .. })
         };
         // The breakers of other tools are not known here.
@@ -122,7 +123,7 @@ impl SimulatedWorld {
         let is_known = is_known_tool && !self.weather.shared_breakers;
         let are_closed = home.expected.is_closed() && home.expected_of_dependency.is_closed();
         let may_pass = policy.modes.breaker != EnforcementMode::Enforce || is_known && are_closed;
-        if helps && !is_left && may_pass && !notices.iter().any(is_told) {
+        if helps && !is_left && may_pass && !notices.iter().any(is_reported) {
             return broken("is not tried again");
         }
         let is_granted = self.has_budget(node, &policy.retry);
@@ -150,8 +151,8 @@ impl SimulatedWorld {
                         RetryStop::Attempts => which >= most,
                         RetryStop::TotalTime => bounds.latest > bounds.last,
                         RetryStop::Deadline => bounds.latest >= bounds.deadline,
-                        RetryStop::RetryAfter(asked) => {
-                            retry_after == Some(*asked) && *asked > policy.retry.longest_retry_after
+                        RetryStop::RetryAfter(requested) => {
+                            retry_after == Some(*requested) && *requested > policy.retry.longest_retry_after
                         }
                         RetryStop::Budget => !is_known_tool || !is_granted,
                     };
@@ -167,12 +168,14 @@ impl SimulatedWorld {
 
     /// Returns true if one more retry of the tool is within its budget, given all attempts of the last ten seconds.
     fn has_budget(&self, node: usize, policy: &RetryPolicy) -> bool {
-        let (second, seen) = (self.clock(node).as_millis() / 1000, &self.nodes[node].seen);
+        let (second, observations) = (self.clock(node).as_millis() / 1000, &self.nodes[node].observations);
         let since = |first: u64, at: &&Timestamp| (first..=second).contains(&(at.as_millis() / 1000));
         let count = |of: &[Timestamp], first: u64| of.iter().filter(|at| since(first, at)).count();
-        let (firsts, retries) =
-            (count(&seen.firsts, second.saturating_sub(9)), count(&seen.retries, second.saturating_sub(9)));
-        let by_floor = count(&seen.retries, second) < policy.budget.floor_per_second as usize;
+        let (firsts, retries) = (
+            count(&observations.firsts, second.saturating_sub(9)),
+            count(&observations.retries, second.saturating_sub(9)),
+        );
+        let by_floor = count(&observations.retries, second) < policy.budget.floor_per_second as usize;
         by_floor || (retries + 1) as f64 <= policy.budget.share.get() * firsts as f64
     }
 }

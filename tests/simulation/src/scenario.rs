@@ -83,7 +83,7 @@ pub(crate) struct Scenario {
     /// Rate of callers with a deadline.
     pub(crate) deadlines: u64,
     /// Rate at which a tool asks for input before it does anything.
-    pub(crate) tool_asks: u64,
+    pub(crate) tool_input_requests: u64,
     pub(crate) operator: u64,
     pub(crate) jump: u64,
     /// Rate at which the store loses everything.
@@ -192,7 +192,7 @@ impl Scenario {
             jump,
             emptyings: if side.chance(30) { side.between(1, 2) } else { 0 },
             shared_breakers: false,
-            tool_asks: 0,
+            tool_input_requests: 0,
             slow_failures: 0,
             progress: 0,
             best_effort: 0,

@@ -199,8 +199,8 @@ impl SimulatedWorld {
     /// the writes that it defers. `from` is the index of the first new deferred write.
     pub(crate) fn end_is_not_made_up(&self, node: usize, from: usize) -> Result<(), InvariantViolation> {
         let least = Duration::from_millis(LEASH) + self.weather.policy.settling.after_child();
-        for (_, kept) in self.nodes[node].kept.iter().skip(from) {
-            let DeferredWrite::Save(save) = kept else { continue };
+        for (_, write) in self.nodes[node].deferred.iter().skip(from) {
+            let DeferredWrite::Save(save) = write else { continue };
             let RunOutcome::Unknown(unknown) = &save.ending else { continue };
             let span = match unknown.settles {
                 SettleDelay::WhenOwnerReports => continue,

@@ -26,7 +26,7 @@ impl SimulatedWorld {
         }
         // A process that has not noticed the loss of the store will write its own state back, whatever was stored
         // since.
-        running.asked_to_probe = Some((now, all_know));
+        running.probe_request = Some((now, all_know));
         if !self.weather.shared_breakers || self.defect == Some(Defect::ProbeNotShared) {
             return self.drive(node, number, CallEvent::Probed);
         }
@@ -43,20 +43,20 @@ impl SimulatedWorld {
                 SimulationEvent::Reply { node, life, number, command, event: Box::new(fault) },
             );
         } else {
-            let what = Box::new(StoreCommand::Share(life, snapshot));
-            self.later(travel, SimulationEvent::Command { node, life, number, command, what, then });
+            let store_command = Box::new(StoreCommand::Share(life, snapshot));
+            self.later(travel, SimulationEvent::Command { node, life, number, command, store_command, then });
         }
         Ok(())
     }
 
     /// Handles the reply. The process takes over the stored state before the call continues.
-    pub(crate) fn probe_was_heard(&mut self, node: usize, number: u64, event: &CallEvent) {
+    pub(crate) fn record_probe_reply(&mut self, node: usize, number: u64, event: &CallEvent) {
         let Some(running) = self.nodes[node].calls.get_mut(&number) else { return };
         if running.call.state() != "Probing" {
             return;
         }
         if matches!(event, CallEvent::StoreFailed(_)) {
-            running.asked_to_probe = running.asked_to_probe.map(|(since, _)| (since, false));
+            running.probe_request = running.probe_request.map(|(since, _)| (since, false));
         } else if matches!(event, CallEvent::Probed) {
             self.adopt_shared(node);
         }
@@ -128,8 +128,9 @@ impl SimulatedWorld {
             let here = home.breaker.snapshot();
             let is_same_change = stored.state() == State::Open && here.epoch() == stored.epoch();
             if is_same_change && here != *stored && self.defect.is_none() {
-                let how = format!("process {node} makes {here:?} of {stored:?}");
-                self.model.broken = self.model.broken.take().or(Some(("breakers do as they say", how)));
+                let description = format!("process {node} makes {here:?} of {stored:?}");
+                self.model.broken =
+                    self.model.broken.take().or(Some(("breakers do as they say", description)));
             }
             if let Some(change) = change {
                 self.log_event(format!(

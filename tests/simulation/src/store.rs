@@ -73,11 +73,11 @@ impl SimulatedStore {
         now: Timestamp,
     ) -> ClaimVerdict {
         let mut claim = claim.clone();
-        let mut asked_to_start = false;
+        let mut requested_start = false;
         if self.defect == Some(Defect::StartedAfterAttempt)
             && let ClaimIntent::Take { started } = &mut claim.intent
         {
-            asked_to_start = std::mem::replace(started, false);
+            requested_start = std::mem::replace(started, false);
         }
         if self.defect == Some(Defect::OverWithItsHolder) {
             claim.rules.linger = Duration::ZERO;
@@ -122,7 +122,7 @@ impl SimulatedStore {
             }
             (Some(Defect::StartedAfterAttempt), ClaimVerdict::Acquired(record)) => {
                 ClaimVerdict::Acquired(Arc::new(DedupeRecord {
-                    started: asked_to_start,
+                    started: requested_start,
                     ..(*record).clone()
                 }))
             }
@@ -281,14 +281,14 @@ impl SimulatedStore {
         &mut self,
         turn: usize,
         replaces: Option<u64>,
-        kept: TurnDocument,
+        document: TurnDocument,
     ) -> Result<u64, Option<(u64, TurnDocument)>> {
         let there = self.turns.get(&turn);
         if there.map(|(version, _)| *version) != replaces {
             return Err(there.cloned());
         }
         self.written += 1;
-        self.turns.insert(turn, (self.written, kept));
+        self.turns.insert(turn, (self.written, document));
         Ok(self.written)
     }
 

@@ -38,7 +38,7 @@ pub(crate) struct StoreLoss {
     pub(crate) at: Timestamp,
     lease: Duration,
     /// Claims in flight under a live process.
-    held: BTreeMap<ClaimOwner, InFlightClaim>,
+    claims: BTreeMap<ClaimOwner, InFlightClaim>,
     notice: LossDetection,
 }
 
@@ -106,10 +106,10 @@ impl GroundTruth {
     pub(crate) fn record_contact(&mut self, owner: &ClaimOwner, now: Timestamp) {
         for emptying in &mut self.emptyings {
             let in_time = now < emptying.at + emptying.lease;
-            if let Some(held) = emptying.held.get_mut(owner)
-                && held.holder == HolderContact::Silent
+            if let Some(claim) = emptying.claims.get_mut(owner)
+                && claim.holder == HolderContact::Silent
             {
-                held.holder = if in_time { HolderContact::Heard } else { HolderContact::Lost };
+                claim.holder = if in_time { HolderContact::Heard } else { HolderContact::Lost };
             }
         }
     }
@@ -118,11 +118,11 @@ impl GroundTruth {
     /// not know.
     pub(crate) fn claimed(&mut self, record: &DedupeRecord, started_after: usize) {
         let before_its_time = self.emptyings.iter_mut().take(started_after);
-        let held = before_its_time.flat_map(|emptying| emptying.held.iter_mut());
-        for (_, held) in held.filter(|(owner, held)| **owner != record.owner && held.is_silent()) {
-            held.hidden |= held.index.is_some() && held.index == record.index;
-            if held.key == record.key {
-                held.holder = HolderContact::Lost;
+        let claims = before_its_time.flat_map(|emptying| emptying.claims.iter_mut());
+        for (_, claim) in claims.filter(|(owner, claim)| **owner != record.owner && claim.is_silent()) {
+            claim.hidden |= claim.index.is_some() && claim.index == record.index;
+            if claim.key == record.key {
+                claim.holder = HolderContact::Lost;
             }
         }
     }
@@ -130,8 +130,8 @@ impl GroundTruth {
     /// Returns claims that were not written again since an earlier loss, although it is not too late yet.
     fn still_silent(&self, now: Timestamp) -> BTreeMap<ClaimOwner, InFlightClaim> {
         let recent = self.emptyings.iter().filter(|emptying| now < emptying.at + emptying.lease);
-        let held = recent.flat_map(|emptying| &emptying.held).filter(|(_, held)| held.is_silent());
-        held.map(|(owner, held)| (owner.clone(), *held)).collect()
+        let claims = recent.flat_map(|emptying| &emptying.claims).filter(|(_, claim)| claim.is_silent());
+        claims.map(|(owner, claim)| (owner.clone(), *claim)).collect()
     }
 }
 
@@ -147,11 +147,13 @@ impl StoreLoss {
 
     /// Returns true if the claim of this owner could be unknown to a claim made at this time.
     fn lost(&self, owner: Option<&ClaimOwner>, claimed: Timestamp, by: RecordLookup) -> bool {
-        let Some(held) = owner.and_then(|owner| self.held.get(owner)) else { return true };
-        match held.holder {
+        let Some(claim) = owner.and_then(|owner| self.claims.get(owner)) else { return true };
+        match claim.holder {
             HolderContact::Lost => true,
             HolderContact::Silent if claimed >= self.at + self.lease => true,
-            HolderContact::Silent | HolderContact::Heard => held.hidden && by == RecordLookup::EqualArguments,
+            HolderContact::Silent | HolderContact::Heard => {
+                claim.hidden && by == RecordLookup::EqualArguments
+            }
         }
     }
 }
@@ -166,7 +168,7 @@ impl SimulatedWorld {
     /// Removes records, index, requests and grants, and changes the store's marker. No process is notified.
     pub(crate) fn empty_the_store(&mut self) {
         let now = self.now;
-        let mut held = self.model.still_silent(now);
+        let mut claims = self.model.still_silent(now);
         for record in self.store.records.iter().filter(|record| record.state == DedupeState::Inflight) {
             if self.nodes.iter().any(|node| node.alive && node.identity == record.owner.process) {
                 let claim = InFlightClaim {
@@ -175,7 +177,7 @@ impl SimulatedWorld {
                     holder: HolderContact::Silent,
                     hidden: false,
                 };
-                held.insert(record.owner.clone(), claim);
+                claims.insert(record.owner.clone(), claim);
             }
         }
         let records = self.store.records.len();
@@ -194,7 +196,7 @@ impl SimulatedWorld {
         });
         self.log_event(format!(
             "the store LOSES EVERYTHING: {records} records, {} of them held; it {}",
-            held.len(),
+            claims.len(),
             if noticed.is_some() { "notices" } else { "does not notice" }
         ));
         let notice = match noticed {
@@ -210,7 +212,7 @@ impl SimulatedWorld {
                 LossDetection::Unnoticed
             }
         };
-        self.model.emptyings.push(StoreLoss { at: now, lease, held, notice });
+        self.model.emptyings.push(StoreLoss { at: now, lease, claims, notice });
         self.store.empty(marker, noticed);
     }
 
@@ -228,9 +230,9 @@ impl SimulatedWorld {
         let lease = self.weather.policy.dedupe.keep.lease;
         let (now, marker) = (self.now, self.store.marker);
         let watch = &mut self.nodes[node].watch;
-        let seen = watch.observe(marker, lease, now);
+        let status = watch.observe(marker, lease, now);
         let watch = *watch;
-        if seen == MarkerStatus::Emptied {
+        if status == MarkerStatus::Emptied {
             self.log_event(format!("process {node}: notices that the store was emptied"));
             self.share_soon(node);
         }

@@ -107,7 +107,7 @@ pub(crate) struct ActiveCall {
     pub(crate) sent: bool,
     pub(crate) counted: bool,
     /// Time at which it last asked to be the probe, and true if the store received that.
-    pub(crate) asked_to_probe: Option<(Timestamp, bool)>,
+    pub(crate) probe_request: Option<(Timestamp, bool)>,
     /// The turn of which the call is part.
     pub(crate) in_turn: Option<TurnMembership>,
     /// Number of attempts so far.
@@ -120,7 +120,7 @@ pub(crate) struct ActiveCall {
     /// Time at which it was admitted as a probe.
     pub(crate) admitted: Option<Timestamp>,
     /// True if it has just asked to probe the dependency of its tool.
-    pub(crate) asked_for_dependency: bool,
+    pub(crate) dependency_probe_requested: bool,
     /// True if its caller was answered or has left, so that its result reaches no one.
     pub(crate) caller_is_done: bool,
     /// True if it has just learned that its claim is lost or over.
@@ -153,7 +153,7 @@ pub(crate) struct RunningAttempt {
     pub(crate) probe: Option<ProbeAttempt>,
     pub(crate) started: Timestamp,
     /// Time of its last sign of life, or of its start.
-    pub(crate) heard: Timestamp,
+    pub(crate) last_progress: Timestamp,
     pub(crate) over: bool,
     /// True if its tool received a cancellation.
     pub(crate) cancelled: bool,
@@ -199,14 +199,14 @@ pub(crate) struct SimulatedProcess {
     pub(crate) expected: ExpectedBreaker,
     pub(crate) expected_of_dependency: ExpectedBreaker,
     /// Observations that guard and trust may use.
-    pub(crate) seen: ToolObservations,
+    pub(crate) observations: ToolObservations,
     pub(crate) guards: BTreeMap<usize, LoopGuard>,
     pub(crate) trust: TrustLedger,
     /// Machines of tools that only turns call.
     pub(crate) cells: BTreeMap<ToolRef, SharedToolMachines>,
     pub(crate) calls: BTreeMap<u64, ActiveCall>,
     pub(crate) next_call: u64,
-    pub(crate) kept: Vec<(Timestamp, DeferredWrite)>,
+    pub(crate) deferred: Vec<(Timestamp, DeferredWrite)>,
     /// True if an operator has blocked its tool, and since when.
     pub(crate) blocked: bool,
     pub(crate) blocked_at: Option<Timestamp>,
@@ -219,7 +219,7 @@ pub(crate) struct SimulatedProcess {
     /// Runs whose answers were handed over before they could be saved, in order.
     pub(crate) unsaved: Vec<(ClaimOwner, u64)>,
     /// Runs with an unknown outcome whose final response is known to have reached a client.
-    pub(crate) told: BTreeMap<ClaimOwner, usize>,
+    pub(crate) final_responses: BTreeMap<ClaimOwner, usize>,
     /// Runs that this client has verified since.
     pub(crate) verified: BTreeMap<ClaimOwner, usize>,
 }
@@ -271,7 +271,7 @@ pub(crate) struct Dispatch {
     /// True if its process knows that the client has cancelled it. Nothing is written to it then.
     pub(crate) withdrawn: bool,
     /// Answers that this client had received on this connection when it sent the call.
-    pub(crate) heard: Vec<DeliveryReceipt>,
+    pub(crate) receipts: Vec<DeliveryReceipt>,
     pub(crate) sent: Timestamp,
     /// Time at which a process took it up.
     pub(crate) taken: Option<Timestamp>,
@@ -281,7 +281,7 @@ impl Dispatch {
     pub(crate) fn new(
         (wish, call): (usize, u32),
         connection: usize,
-        heard: Vec<DeliveryReceipt>,
+        receipts: Vec<DeliveryReceipt>,
         sent: Timestamp,
     ) -> Self {
         Self {
@@ -291,7 +291,7 @@ impl Dispatch {
             answered: false,
             given_up: false,
             withdrawn: false,
-            heard,
+            receipts,
             sent,
             taken: None,
         }
@@ -318,7 +318,7 @@ pub(crate) struct SimulatedWorld {
     /// Open connections of a client to a process: the first and the second.
     pub(crate) lines: BTreeMap<(usize, usize, bool), usize>,
     /// Answers that a client has received on a connection.
-    pub(crate) heard: BTreeMap<usize, Vec<DeliveryReceipt>>,
+    pub(crate) receipts: BTreeMap<usize, Vec<DeliveryReceipt>>,
     pub(crate) dispatches: Vec<Dispatch>,
     /// Answers that count as delivered and have not arrived yet.
     pub(crate) crossing: Vec<usize>,
@@ -369,7 +369,7 @@ impl SimulatedWorld {
             Some(_) => false,
             None => side.chance(50),
         };
-        weather.tool_asks = match defect {
+        weather.tool_input_requests = match defect {
             None if side.chance(30) => side.between(1, 60),
             Some(_) | None => 0,
         };
@@ -408,7 +408,7 @@ impl SimulatedWorld {
             nodes: Vec::new(),
             connections: Vec::new(),
             lines: BTreeMap::new(),
-            heard: BTreeMap::new(),
+            receipts: BTreeMap::new(),
             dispatches: Vec::new(),
             crossing: Vec::new(),
             reads: Vec::new(),
@@ -452,11 +452,13 @@ impl SimulatedWorld {
                 let open = self.still_open();
                 return Err(self.failed(("an end", format!("the world does not come to rest: {open}"))));
             }
-            let seen = |world: &Self| {
+            let check_promises = |world: &Self| {
                 world.model.broken.clone().or(world.store.tables.broken.clone()).map_or(Ok(()), Err)
             };
-            if let Err(broken) =
-                self.happen(happening).and_then(|()| seen(&self)).and_then(|()| self.notify_followers())
+            if let Err(broken) = self
+                .happen(happening)
+                .and_then(|()| check_promises(&self))
+                .and_then(|()| self.notify_followers())
             {
                 return Err(self.failed(broken));
             }
@@ -468,12 +470,12 @@ impl SimulatedWorld {
         Ok(self.summary)
     }
 
-    fn failed(self, (invariant, how): InvariantViolation) -> Box<SimulationFailure> {
+    fn failed(self, (invariant, description): InvariantViolation) -> Box<SimulationFailure> {
         let mut story = Vec::from(self.story);
         if self.forgotten > 0 {
             story.insert(1, format!("... {} lines are left out ...", self.forgotten));
         }
-        Box::new(SimulationFailure { seed: self.seed, invariant, how, story })
+        Box::new(SimulationFailure { seed: self.seed, invariant, description, story })
     }
 
     pub(crate) fn log_event(&mut self, line: String) {
@@ -527,14 +529,14 @@ impl SimulatedWorld {
 
     /// Applies the effects of a clock jump: the processes were asleep, while tools and the store went on.
     pub(crate) fn effects_until(&mut self, until: Timestamp) -> Result<(), InvariantViolation> {
-        let goes_on = |happening: &SimulationEvent| {
+        let continues = |happening: &SimulationEvent| {
             matches!(happening, SimulationEvent::Effect { .. } | SimulationEvent::Command { .. })
         };
         let mut from = (Timestamp::ZERO, 0);
         loop {
             // One event may cause more within the same span.
             let mut due = self.queue.range(from..(until, u64::MAX));
-            let Some(at) = due.find(|(_, happening)| goes_on(happening)).map(|(at, _)| *at) else {
+            let Some(at) = due.find(|(_, happening)| continues(happening)).map(|(at, _)| *at) else {
                 return Ok(());
             };
             if let Some(happening) = self.queue.remove(&at) {
@@ -626,7 +628,7 @@ impl SimulatedWorld {
         let fails = match step {
             NextStep::Save(save) => !matches!(save.ending, RunOutcome::Done(_)),
             NextStep::Release(_) => true,
-            NextStep::Answer { result, .. } | NextStep::Finish { result, .. } => match &result.ended {
+            NextStep::Answer { result, .. } | NextStep::Finish { result, .. } => match &result.outcome {
                 Ok(_) => false,
                 Err(failure) => !matches!(
                     failure.code,
@@ -721,14 +723,14 @@ impl SimulatedWorld {
                 renewed_by: now,
                 sent: false,
                 counted: false,
-                asked_to_probe: None,
+                probe_request: None,
                 in_turn,
                 attempts: 0,
                 granted: false,
                 grant: None,
                 out_of_time: false,
                 admitted: None,
-                asked_for_dependency: false,
+                dependency_probe_requested: false,
                 caller_is_done: false,
                 claim_lost: false,
                 retry_after: None,
@@ -756,7 +758,7 @@ impl SimulatedWorld {
         number: u64,
         before: &'static str,
         notices: &[CallNotice],
-        ended: Option<RunningAttempt>,
+        ended_attempt: Option<RunningAttempt>,
     ) -> Result<(), InvariantViolation> {
         let running = self.nodes[node].calls.get_mut(&number);
         let shared = running.as_ref().is_none_or(|running| is_shared(&running.call.request().tool));
@@ -772,7 +774,7 @@ impl SimulatedWorld {
                 CallNotice::BreakerChanged { transition, .. } => {
                     let out_of_time =
                         self.nodes[node].calls.get(&number).is_some_and(|running| running.out_of_time);
-                    if out_of_time && ended.is_some() {
+                    if out_of_time && ended_attempt.is_some() {
                         return Err((
                             "a caller's limit judges nobody",
                             format!(
@@ -781,7 +783,7 @@ impl SimulatedWorld {
                         ));
                     }
                     let epoch = self.nodes[node].epoch;
-                    if let Some(attempt) = ended.filter(|attempt| attempt.epoch != epoch) {
+                    if let Some(attempt) = ended_attempt.filter(|attempt| attempt.epoch != epoch) {
                         return Err((
                             "own epoch",
                             format!(
@@ -888,8 +890,9 @@ impl SimulatedWorld {
                 ));
             }
         }
-        if let Some((node, home)) = self.nodes.iter().enumerate().find(|(_, home)| !home.kept.is_empty()) {
-            return Err(("bounded", format!("process {node} still keeps {:?}", home.kept)));
+        if let Some((node, home)) = self.nodes.iter().enumerate().find(|(_, home)| !home.deferred.is_empty())
+        {
+            return Err(("bounded", format!("process {node} still keeps {:?}", home.deferred)));
         }
         self.check_slots_released()?;
         if self.store.records.len() > self.dispatches.len() {
@@ -1005,20 +1008,20 @@ impl SimulatedProcess {
             dependency: None,
             expected: ExpectedBreaker::default(),
             expected_of_dependency: ExpectedBreaker::default(),
-            seen: ToolObservations::default(),
+            observations: ToolObservations::default(),
             guards: BTreeMap::new(),
             trust: TrustLedger::default(),
             cells: BTreeMap::new(),
             calls: BTreeMap::new(),
             next_call: 0,
-            kept: Vec::new(),
+            deferred: Vec::new(),
             blocked: false,
             blocked_at: None,
             written: Vec::new(),
             known: Vec::new(),
             handed: Vec::new(),
             unsaved: Vec::new(),
-            told: BTreeMap::new(),
+            final_responses: BTreeMap::new(),
             verified: BTreeMap::new(),
         }
     }

@@ -63,13 +63,13 @@ pub(crate) struct StoreTableChecker {
 type LeaseSightFn<'s> = &'s dyn Fn(&ClaimOwner) -> LeaseOwnerState;
 
 impl StoreTableChecker {
-    fn check(&mut self, holds: bool, how: impl FnOnce() -> String) {
-        self.check_promise("as the tables say", holds, how);
+    fn check(&mut self, holds: bool, description: impl FnOnce() -> String) {
+        self.check_promise("as the tables say", holds, description);
     }
 
-    fn check_promise(&mut self, promise: &'static str, holds: bool, how: impl FnOnce() -> String) {
+    fn check_promise(&mut self, promise: &'static str, holds: bool, description: impl FnOnce() -> String) {
         if !holds && self.broken.is_none() {
-            self.broken = Some((promise, how()));
+            self.broken = Some((promise, description()));
         }
     }
 
@@ -134,7 +134,7 @@ impl StoreTableChecker {
                 self.check(changed.is_empty(), || format!("a claim that found {row} wrote {changed:?}"));
             }
         }
-        self.told(claim, verdict, known, now, (before, after));
+        self.check_response(claim, verdict, known, now, (before, after));
     }
 
     /// Checks that an entry of the index leads where it led, as long as its target exists. Only a claim moves its own
@@ -162,12 +162,12 @@ impl StoreTableChecker {
         let there = after.get(&given.key);
         self.check(there == Some(given), || format!("given {given:?}, and there is {there:?}"));
         let again = over.filter(|record| record.owner == claim.owner);
-        let goes_on = over.filter(|record| record.state == DedupeState::Inflight);
+        let continued = over.filter(|record| record.state == DedupeState::Inflight);
         // A record that only the index can find keeps its place when it is taken over, so that its late owner meets the
         // fence.
         let is_run = |record: &&DedupeRecord| record.origin == RecordOrigin::Run;
         let in_place =
-            goes_on.filter(is_run).filter(|_| matches!(claim.address, RecordAddress::Keyless { .. }));
+            continued.filter(is_run).filter(|_| matches!(claim.address, RecordAddress::Keyless { .. }));
         let key = in_place.map_or(claim.address.own(), |record| record.key);
         let old = before.get(&key);
         let due = DedupeRecord {
@@ -187,9 +187,9 @@ impl StoreTableChecker {
             retry_safe: claim.retry_safe,
             digest: claim.digest,
             // A call that continues a run in flight keeps the id of that run.
-            run: goes_on.map_or(&claim.run, |record| &record.run).clone(),
+            run: continued.map_or(&claim.run, |record| &record.run).clone(),
             lease: Lease::Until(now + claim.rules.keep.lease),
-            seen_end_by: claim.seen_end_within.map(|span| now + span),
+            end_observed_by: claim.end_observed_within.map(|span| now + span),
             delivered: None,
             version: old.map_or(1, |old| old.version + 1),
             arrived: again.map_or(claim.arrived, |own| own.arrived),
@@ -213,8 +213,8 @@ impl StoreTableChecker {
         // on.
         let passed =
             before.indexed(claim.address.index()).filter(|passed| is_run(passed) && !passed.is_open());
-        let replaced = over.filter(|over| is_run(over) || goes_on.is_some());
-        let mut due: Vec<RecordKey> = passed.into_iter().chain(replaced).map(|gone| gone.key).collect();
+        let replaced = over.filter(|over| is_run(over) || continued.is_some());
+        let mut due: Vec<RecordKey> = passed.into_iter().chain(replaced).map(|record| record.key).collect();
         due.push(key);
         due.sort_unstable();
         due.dedup();
@@ -224,7 +224,7 @@ impl StoreTableChecker {
     }
 
     /// Checks that the response matches the record.
-    fn told(
+    fn check_response(
         &mut self,
         claim: &Claim,
         verdict: &ClaimVerdict,
@@ -246,8 +246,8 @@ impl StoreTableChecker {
                     && record.expires.is_some();
                 // An outcome that has only now become unknown has reached no client.
                 let is_old = before.get(&record.key).is_some_and(|old| std::ptr::eq(old, record));
-                let told = delivered(record, known).filter(|_| is_old);
-                let waited = told.map_or(Duration::ZERO, |at| now.since(at));
+                let delivered_at = delivered(record, known).filter(|_| is_old);
+                let waited = delivered_at.map_or(Duration::ZERO, |at| now.since(at));
                 let due = UnknownOutcomeStatus {
                     end: match settles(record) {
                         _ if is_settled(record, now) => SettleStatus::Settled,
@@ -317,8 +317,8 @@ impl StoreTableChecker {
                 (DedupeState::Unknown(_), RunOutcome::Done(_) | RunOutcome::Failed(_)) => {
                     ("its own, unknown", true, true)
                 }
-                (DedupeState::Unknown(_), RunOutcome::Unknown(said)) => {
-                    match says_more(settles(record), said.settles, now) {
+                (DedupeState::Unknown(_), RunOutcome::Unknown(update)) => {
+                    match is_more_precise(settles(record), update.settles, now) {
                         true => ("its own, unknown", true, true),
                         false => ("its own, unknown, knows no more", true, false),
                     }
@@ -369,7 +369,7 @@ impl StoreTableChecker {
             RunOutcome::Unknown(_) => (!save.hold).then_some(save.keep.open),
         };
         // A final answer that has arrived stays delivered when its end is known more precisely.
-        let told = found
+        let delivered_at = found
             .filter(|record| is_settled(record, now) && column == "unknown")
             .and_then(|record| record.delivered);
         let newest = save.attempts.len().saturating_sub(DedupeRecord::MOST_ATTEMPTS);
@@ -378,7 +378,7 @@ impl StoreTableChecker {
             started: true,
             updated: now,
             expires: life.map(|life| now + life),
-            delivered: save.delivered.or(told),
+            delivered: save.delivered.or(delivered_at),
             version: found.map_or(there.version, |record| record.version + 1),
             attempts: save.attempts[newest..].to_vec(),
             ..found.unwrap_or(claimed).clone()
@@ -405,9 +405,9 @@ impl StoreTableChecker {
         (before, after): (&MemoryRecords, &MemoryRecords),
     ) {
         let own = before.get(&release.key);
-        let ours = |record: &&DedupeRecord| record.owner == release.owner;
-        let found = own.filter(ours).or(before.indexed(release.index).filter(ours));
-        let (row, gone) = match found {
+        let is_own = |record: &&DedupeRecord| record.owner == release.owner;
+        let found = own.filter(is_own).or(before.indexed(release.index).filter(is_own));
+        let (row, removed) = match found {
             Some(record) if record.is_open() => ("its own, open", Some(record.key)),
             Some(_) => ("its own, answered", None),
             None if own.is_some() => ("another's", None),
@@ -415,10 +415,10 @@ impl StoreTableChecker {
         };
         self.coverage.count(CoverageTable::Release, row, "");
         let changed = changes(before, after);
-        self.check(changed == gone.into_iter().collect::<Vec<_>>(), || {
+        self.check(changed == removed.into_iter().collect::<Vec<_>>(), || {
             format!("giving back {release:?} where it finds {row} changed {changed:?}")
         });
-        let left = gone.and_then(|key| after.get(&key));
+        let left = removed.and_then(|key| after.get(&key));
         self.check(left.is_none(), || format!("what was given back is still there: {left:?}"));
         self.index_stays((before, after), None);
     }
@@ -492,9 +492,9 @@ impl StoreTableChecker {
             format!("the mark of a start that finds {row} got {verdict:?} and changed {changed:?}")
         });
         if let (Some(old), Some(there), "its own") = (found, after.get(key), row) {
-            let seen_end_by = old.seen_end_by.map(|by| by + now.since(old.created));
+            let end_observed_by = old.end_observed_by.map(|by| by + now.since(old.created));
             let (version, updated) = (old.version + 1, now);
-            let due = DedupeRecord { started: true, version, updated, seen_end_by, ..old.clone() };
+            let due = DedupeRecord { started: true, version, updated, end_observed_by, ..old.clone() };
             self.check(*there == due, || format!("{old:?} was started as {there:?}"));
         }
     }
@@ -536,7 +536,7 @@ impl StoreTableChecker {
         (before, after): (&MemoryRecords, &MemoryRecords),
         verdict: ResolveVerdict,
     ) {
-        let ResolutionRequest { key, resolution, of, needs_seen_end } = resolve;
+        let ResolutionRequest { key, resolution, of, requires_observed_end } = resolve;
         let column = match resolution {
             Resolution::Ran => "ran",
             Resolution::DidNotRun => "did not run",
@@ -556,7 +556,7 @@ impl StoreTableChecker {
         let stands = marked.as_ref().or(found.filter(is_unknown));
         let row = match stands {
             Some(record) if !is_settled(record, now) => "not settled",
-            Some(record) if *needs_seen_end && settles(record) != SettleTime::Settled => {
+            Some(record) if *requires_observed_end && settles(record) != SettleTime::Settled => {
                 "over by its time, its end was not seen"
             }
             Some(_) => "settled",
@@ -631,7 +631,7 @@ fn expected(
         }
         DedupeState::Done(_) => done(claim, record, by, known, now),
         DedupeState::Failed(failure) => {
-            let kept = match (by, claim.rules.cache_failures) {
+            let is_replayed = match (by, claim.rules.cache_failures) {
                 (ClaimLookup::Waiting, _) => true,
                 (ClaimLookup::CallId | ClaimLookup::Equal, _)
                 | (ClaimLookup::Explicit, FailureReplayPolicy::None) => false,
@@ -640,7 +640,7 @@ fn expected(
                     !(claim.best_effort && failure.retriable)
                 }
             };
-            match kept {
+            match is_replayed {
                 true => ("failed, kept", ExpectedClaim::Replay(owner, again(by))),
                 false => ("failed, not kept", ExpectedClaim::Mine),
             }
@@ -677,7 +677,7 @@ fn done(
             false => ("done, not delivered for long", ExpectedClaim::Mine),
         };
     }
-    let two_ids = matches!(claim.address, RecordAddress::CallId { id, .. } if record.call_id.is_some_and(|theirs| theirs != id));
+    let two_ids = matches!(claim.address, RecordAddress::CallId { id, .. } if record.call_id.is_some_and(|call_id| call_id != id));
     let handed_over_later = known.overlapped.contains(&record.owner);
     let handed_over_before = known.answered_unsaved.contains(&record.owner);
     let saved_later = claim.age > now.since(record.updated);
@@ -710,12 +710,12 @@ fn unknown(
     if !is_settled(record, now) {
         return ("unknown, not settled", ExpectedClaim::NotYet(owner));
     }
-    let Some(told) = delivered(record, known) else {
+    let Some(delivered_at) = delivered(record, known) else {
         return ("unknown, settled, not told", ExpectedClaim::Final(owner));
     };
     let row = if known.verified.contains(&owner) {
         "unknown, settled, told and verified"
-    } else if now >= told + claim.rules.after_telling {
+    } else if now >= delivered_at + claim.rules.after_telling {
         "unknown, settled, told and waited"
     } else {
         "unknown, settled, told"
@@ -778,12 +778,13 @@ fn found<'r>(
         }
         (ClaimRole::Waiter { followed }, address) => {
             let is_explicit = matches!(address, RecordAddress::Explicit(_));
-            let meant = |record: &&DedupeRecord| is_explicit || same(record);
-            let followed = get(&followed).filter(meant);
-            let own = get(&address.own()).filter(meant).filter(|own| !is_explicit || counts(own));
-            let equal = before.indexed(address.index()).filter(fresh).filter(meant).filter(counts);
-            let held = |record: &&DedupeRecord| !is_gone(record);
-            let picked = followed.filter(held).or(own.filter(held)).or(equal).or(own).or(followed);
+            let is_match = |record: &&DedupeRecord| is_explicit || same(record);
+            let followed = get(&followed).filter(is_match);
+            let own = get(&address.own()).filter(is_match).filter(|own| !is_explicit || counts(own));
+            let equal = before.indexed(address.index()).filter(fresh).filter(is_match).filter(counts);
+            let is_present = |record: &&DedupeRecord| !is_gone(record);
+            let picked =
+                followed.filter(is_present).or(own.filter(is_present)).or(equal).or(own).or(followed);
             picked.map(|record| (record, ClaimLookup::Waiting))
         }
     }
@@ -792,7 +793,7 @@ fn found<'r>(
 /// Returns the time at which the attempt of a vanished owner is over: after the linger if its end could not be
 /// observed, when the leash has ended its child, or when its owner would have observed the end.
 fn over_by(record: &DedupeRecord, sight: LeaseOwnerState, rules: &DedupeRules, now: Timestamp) -> Timestamp {
-    match (record.seen_end_by, sight) {
+    match (record.end_observed_by, sight) {
         (None, _) => now + rules.linger,
         (Some(_), LeaseOwnerState::Gone) => now + Duration::from_secs(5) + rules.settle,
         (Some(by), LeaseOwnerState::Alive | LeaseOwnerState::Time) => by.max(now) + rules.settle,
@@ -857,8 +858,8 @@ fn is_settled(record: &DedupeRecord, now: Timestamp) -> bool {
 }
 
 /// Returns true if the new end is more precise than the known one.
-fn says_more(known: SettleTime, said: SettleDelay, now: Timestamp) -> bool {
-    match (known, said) {
+fn is_more_precise(known: SettleTime, update: SettleDelay, now: Timestamp) -> bool {
+    match (known, update) {
         (SettleTime::Settled, _) | (_, SettleDelay::WhenOwnerReports) => false,
         // An announced time is never moved to later.
         (SettleTime::By(known), SettleDelay::After(span)) => now + span < known,

@@ -13,7 +13,7 @@ const OLD_SEEDS: [u64; 18] = [
 fn sf_8_seeds_that_once_broke_a_promise_keep_it() {
     for seed in OLD_SEEDS {
         if let Err(failure) = run(seed, None) {
-            panic!("seed {seed} breaks {:?} again: {}", failure.invariant, failure.how);
+            panic!("seed {seed} breaks {:?} again: {}", failure.invariant, failure.description);
         }
     }
 }
@@ -43,7 +43,7 @@ fn sf_8_every_planted_defect_is_found() {
             defect.breaks().contains(&failure.invariant),
             "{defect:?} broke {:?}: {}",
             failure.invariant,
-            failure.how
+            failure.description
         );
         assert!(!failure.story.is_empty(), "a failure has a story");
     }

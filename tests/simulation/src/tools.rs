@@ -30,15 +30,18 @@ impl SimulatedWorld {
         // The probe may no longer be needed, because another process closed the breaker.
         let shared = is_shared(&running.call.request().tool);
         let half_open = shared && home.breaker.state(&policy.breaker, clock) == breaker::State::HalfOpen;
-        let asked = running.asked_to_probe.take().filter(|_| half_open);
-        let probe =
-            asked.map(|(since, heard)| ProbeAttempt { epoch: home.breaker.epoch(), since, alone: !heard });
+        let requested = running.probe_request.take().filter(|_| half_open);
+        let probe = requested.map(|(since, is_stored)| ProbeAttempt {
+            epoch: home.breaker.epoch(),
+            since,
+            alone: !is_stored,
+        });
         running.attempt = Some(RunningAttempt {
             number: attempt_number,
             epoch,
             probe,
             started: now,
-            heard: now,
+            last_progress: now,
             over: false,
             cancelled: false,
             epochs: [home.expected.epoch, home.expected_of_dependency.epoch],
@@ -50,7 +53,7 @@ impl SimulatedWorld {
         let first = !std::mem::replace(&mut running.sent, true);
         running.last_attempt = attempt_number;
         running.child_is_ending = false;
-        let begun = *running.first_attempt.get_or_insert(now);
+        let first_start = *running.first_attempt.get_or_insert(now);
         let (wish, record) = (running.wish, running.call.claimed_record().cloned());
         let dispatch = running.dispatch;
         self.may_start(node, number)?;
@@ -108,21 +111,21 @@ impl SimulatedWorld {
         } else if self.fault(self.weather.tool_hangs) {
             // It may still do its work later, and it may still answer.
             let some_time = self.rng.chance(60).then(|| self.rng.between(1_000, 400_000));
-            self.start_work(node, effect, begun, some_time);
+            self.start_work(node, effect, first_start, some_time);
             if let Some(some_time) = some_time.filter(|_| self.rng.chance(50)) {
                 self.later(some_time + 1, answer(success(attempt_number)));
             }
         } else if self.fault(self.weather.tool_lost) {
             let fault = self.lost();
             let comes_after = self.before_or_after(works, 30_000);
-            self.start_work(node, effect, begun, comes_after);
+            self.start_work(node, effect, first_start, comes_after);
             self.later(works + 1, answer(AttemptReport::Failure { fault, output: None }));
         } else if self.fault(self.weather.tool_doubts) {
             // An error that does not say whether the effect happened, before or after it has.
             let fault = self.draw_doubtful_error();
             let settle = u64::try_from(self.weather.policy.settling.settle.as_millis()).unwrap_or(0);
             let comes_after = self.before_or_after(works, settle);
-            self.start_work(node, effect, begun, comes_after);
+            self.start_work(node, effect, first_start, comes_after);
             self.later(works + 1, answer(AttemptReport::Failure { fault, output: None }));
         } else if self.fault(self.weather.tool_fails) {
             let fault = match self.rng.between(0, 4) {
@@ -150,7 +153,7 @@ impl SimulatedWorld {
             let output = ToolOutput { content: RawJson::string("which one?"), metadata: None };
             self.later(works, answer(AttemptReport::InputRequired { output }));
         } else {
-            self.start_work(node, effect, begun, Some(works));
+            self.start_work(node, effect, first_start, Some(works));
             let back = self.rng.between(1, 200);
             self.later(works + back, answer(success(attempt_number)));
         }
@@ -234,7 +237,9 @@ impl SimulatedWorld {
 
     /// Returns true if the tool asks for input before it does anything. In worlds where none does, nothing is drawn.
     fn draw_question(&mut self) -> bool {
-        self.weather.tool_asks > 0 && self.faults_active() && self.side.chance(self.weather.tool_asks)
+        self.weather.tool_input_requests > 0
+            && self.faults_active()
+            && self.side.chance(self.weather.tool_input_requests)
     }
 
     pub(crate) fn effect(&mut self, effect: Effect) -> Result<(), InvariantViolation> {
@@ -352,7 +357,7 @@ impl SimulatedWorld {
             let owner = running.call.claimed_record().map(|record| record.owner.clone());
             running.attempt = None;
             if let Some(owner) = owner.filter(|_| matches!(outcome, AttemptReport::Success { .. })) {
-                self.model.ended.entry(owner).or_insert(now);
+                self.model.finished_at.entry(owner).or_insert(now);
             }
         }
         self.drive_ended(node, number, current, CallEvent::Ran(outcome))
@@ -363,7 +368,7 @@ impl SimulatedWorld {
         if let Some(running) = self.nodes[node].calls.get_mut(&number) {
             // The caller's time is up, and the tool still has time.
             running.out_of_time = running.attempt.is_some_and(|attempt| {
-                now.since(attempt.heard) < time.attempt && now.since(attempt.started) < time.total
+                now.since(attempt.last_progress) < time.attempt && now.since(attempt.started) < time.total
             });
         }
         let attempt = self.nodes[node].calls.get_mut(&number).and_then(|running| running.attempt.take());

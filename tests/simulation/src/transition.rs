@@ -45,7 +45,7 @@ pub(crate) enum SimulationEvent {
         life: u64,
         number: u64,
         dispatch: usize,
-        how: Departure,
+        departure: Departure,
     },
     /// A command reaches the store.
     Command {
@@ -53,7 +53,7 @@ pub(crate) enum SimulationEvent {
         life: u64,
         number: u64,
         command: u64,
-        what: Box<StoreCommand>,
+        store_command: Box<StoreCommand>,
         then: ReplyHandling,
     },
     /// The store's reply reaches the process.
@@ -106,8 +106,8 @@ pub(crate) enum SimulationEvent {
     SettleDeadline {
         owner: ClaimOwner,
         key: RecordKey,
-        begun: Timestamp,
-        told: Timestamp,
+        started: Timestamp,
+        reported: Timestamp,
     },
     /// An operator resolves an unknown outcome, and tries again if it is too early.
     Resolve {
@@ -344,14 +344,14 @@ impl SimulatedWorld {
             SimulationEvent::Arrive { dispatch } => self.arrive(dispatch),
             SimulationEvent::Impatient { dispatch } => self.impatient(dispatch),
             SimulationEvent::Break { connection } => self.break_connection(connection),
-            SimulationEvent::Left { node, number, dispatch, how, .. } => {
-                if matches!(how, Departure::Cancels) {
+            SimulationEvent::Left { node, number, dispatch, departure, .. } => {
+                if matches!(departure, Departure::Cancels) {
                     self.crosses_its_answer(node, dispatch);
                 }
-                self.leave(node, number, how)
+                self.leave(node, number, departure)
             }
-            SimulationEvent::Command { node, life, number, command, what, then } => {
-                let event = self.apply(node, *what);
+            SimulationEvent::Command { node, life, number, command, store_command, then } => {
+                let event = self.apply(node, *store_command);
                 let answer = match then {
                     ReplyHandling::Answer => event,
                     ReplyHandling::LoseTheAnswer => Some(CallEvent::StoreFailed(StoreFault::Unanswered)),
@@ -374,7 +374,7 @@ impl SimulatedWorld {
             SimulationEvent::Reply { node, number, command, event, .. } => {
                 let expected =
                     self.nodes[node].calls.get(&number).is_some_and(|running| running.command == command);
-                self.probe_was_heard(node, number, &event);
+                self.record_probe_reply(node, number, &event);
                 if expected { self.drive(node, number, *event) } else { Ok(()) }
             }
             SimulationEvent::Timer { node, number, .. } => {
@@ -407,8 +407,8 @@ impl SimulatedWorld {
             SimulationEvent::ChildEnded { node, number, attempt, .. } => {
                 self.child_ended(node, number, attempt)
             }
-            SimulationEvent::SettleDeadline { owner, key, begun, told } => {
-                self.check_settled(&owner, key, begun, told)
+            SimulationEvent::SettleDeadline { owner, key, started, reported } => {
+                self.check_settled(&owner, key, started, reported)
             }
             SimulationEvent::Resolve { key, tries } => {
                 self.resolve(key, tries);
@@ -599,7 +599,7 @@ pub(crate) fn tool() -> ToolRef {
     }
 }
 
-pub(crate) fn wanted(request: &CallRequest, blocked: bool) -> ApprovalSubject<'_> {
+pub(crate) fn approval_subject(request: &CallRequest, blocked: bool) -> ApprovalSubject<'_> {
     ApprovalSubject {
         tool: &request.tool,
         arguments: request.digest,

@@ -33,10 +33,10 @@ pub(crate) enum ResponseKind {
 
 impl ResponseKind {
     pub(crate) fn of(result: &CallResult) -> Self {
-        match (&result.ended, result.unknown) {
+        match (&result.outcome, result.unknown) {
             (Ok(_), _) if result.stage == ResultStage::Final => Self::Result,
             (Ok(_), _) => Self::Refusal,
-            (Err(_), Some(told)) if told.ended => Self::FinalUnknown,
+            (Err(_), Some(info)) if info.is_final => Self::FinalUnknown,
             (Err(failure), Some(_)) => match failure.retry_after {
                 Some(patience) => Self::PendingUnknown(patience),
                 // The caller's time is up, and the run goes on.
@@ -55,7 +55,7 @@ pub(crate) struct UnknownRun {
     /// The first final response, whether or not it arrived.
     final_given: Option<Timestamp>,
     /// The first final response that reached a client, and which client.
-    final_heard: Option<(Timestamp, usize)>,
+    final_received: Option<(Timestamp, usize)>,
     /// The first success of a verification read that began after that.
     verified: Option<Timestamp>,
     /// Time at which a client or operator first acted on it: an equal call was claimed, or the run was resolved as not
@@ -65,14 +65,15 @@ pub(crate) struct UnknownRun {
 
 impl GroundTruth {
     /// Records that a final unknown-outcome response has reached its client.
-    pub(crate) fn final_heard(&mut self, owner: &ClaimOwner, client: usize, now: Timestamp) {
-        self.unknown_runs.entry(owner.clone()).or_default().final_heard.get_or_insert((now, client));
+    pub(crate) fn record_final_response(&mut self, owner: &ClaimOwner, client: usize, now: Timestamp) {
+        self.unknown_runs.entry(owner.clone()).or_default().final_received.get_or_insert((now, client));
     }
 
     /// Returns the runs with an unknown outcome that this client knows to be settled.
-    pub(crate) fn told_as_settled(&self, client: usize) -> Vec<ClaimOwner> {
-        let heard = |run: &UnknownRun| run.final_heard.is_some_and(|(_, whose)| whose == client);
-        self.unknown_runs.iter().filter(|(_, run)| heard(run)).map(|(owner, _)| owner.clone()).collect()
+    pub(crate) fn reported_as_settled(&self, client: usize) -> Vec<ClaimOwner> {
+        let knows_final =
+            |run: &UnknownRun| run.final_received.is_some_and(|(_, recipient)| recipient == client);
+        self.unknown_runs.iter().filter(|(_, run)| knows_final(run)).map(|(owner, _)| owner.clone()).collect()
     }
 
     /// Records that a verification read of these runs has succeeded.
@@ -86,7 +87,7 @@ impl GroundTruth {
     pub(crate) fn may_run_again(&self, owner: &ClaimOwner, after_telling: Duration, now: Timestamp) -> bool {
         let Some(run) = self.unknown_runs.get(owner) else { return false };
         let verified = run.verified.is_some_and(|at| at <= now);
-        run.final_heard.is_some_and(|(at, _)| at <= now && (verified || now.since(at) >= after_telling))
+        run.final_received.is_some_and(|(at, _)| at <= now && (verified || now.since(at) >= after_telling))
     }
 
     fn rely_on(&mut self, owner: &ClaimOwner, now: Timestamp) {
@@ -153,9 +154,13 @@ impl SimulatedWorld {
             }
             ResponseKind::PendingUnknown(patience) => {
                 self.summary.pending_responses += 1;
-                let begun = record.map_or(now, |record| record.created);
-                let deadline =
-                    SimulationEvent::SettleDeadline { owner: owner.clone(), key: *key, begun, told: now };
+                let started = record.map_or(now, |record| record.created);
+                let deadline = SimulationEvent::SettleDeadline {
+                    owner: owner.clone(),
+                    key: *key,
+                    started,
+                    reported: now,
+                };
                 let slack = Duration::from_secs(1);
                 self.at(now + patience + slack, deadline);
             }
@@ -182,11 +187,11 @@ impl SimulatedWorld {
         &self,
         owner: &ClaimOwner,
         key: RecordKey,
-        begun: Timestamp,
-        told: Timestamp,
+        started: Timestamp,
+        reported: Timestamp,
     ) -> Result<(), InvariantViolation> {
         let faulty_store = self.weather.store_lost + self.weather.store_unanswered > 0;
-        let is_excused = self.disturbed >= begun || faulty_store || self.unseen.contains(owner);
+        let is_excused = self.disturbed >= started || faulty_store || self.unseen.contains(owner);
         let record = self.store.records.get(&key).filter(|record| record.owner == *owner);
         let is_settled = record.is_none_or(|record| match &record.state {
             DedupeState::Unknown(unknown) => unknown.is_settled(self.now),
@@ -200,7 +205,7 @@ impl SimulatedWorld {
                 "patience is enough",
                 format!(
                     "{owner:?} was announced at {} to be settled by now, {}, and is not",
-                    clock(told),
+                    clock(reported),
                     clock(self.now)
                 ),
             ));
@@ -259,7 +264,7 @@ impl SimulatedWorld {
                 self.summary.resolved += 1;
                 self.note_stored(&owner);
                 match resolution {
-                    Resolution::Ran => drop(self.model.ended.entry(owner).or_insert(now)),
+                    Resolution::Ran => drop(self.model.finished_at.entry(owner).or_insert(now)),
                     Resolution::DidNotRun => self.model.rely_on(&owner, now),
                 }
             }

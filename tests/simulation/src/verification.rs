@@ -21,7 +21,7 @@ pub(crate) struct VerificationRead {
     /// The goal whose client waits for the result, if any.
     wish: Option<usize>,
     /// The record of the run, if the same call is not run again before an operator has resolved it.
-    held: Option<RecordKey>,
+    unresolved: Option<RecordKey>,
     /// The runs that the process knew to be reported as settled when the read began.
     verifies: Vec<ClaimOwner>,
     /// The runs that were reported as settled, whatever the process knew.
@@ -38,7 +38,7 @@ impl SimulatedWorld {
         client: usize,
         connection: Option<usize>,
         wish: Option<usize>,
-        held: Option<RecordKey>,
+        unresolved: Option<RecordKey>,
         delay: u64,
     ) {
         let open = connection.filter(|connection| self.connections[*connection].open);
@@ -50,7 +50,7 @@ impl SimulatedWorld {
             client,
             connection,
             wish,
-            held,
+            unresolved,
             verifies: Vec::new(),
             truly_verifies: Vec::new(),
             found: None,
@@ -82,8 +82,8 @@ impl SimulatedWorld {
         }
         self.record_deliveries(node, connection, None);
         self.summary.reads += 1;
-        self.reads[read].verifies = self.told_as_settled(node, client);
-        self.reads[read].truly_verifies = self.model.told_as_settled(client);
+        self.reads[read].verifies = self.reported_as_settled(node, client);
+        self.reads[read].truly_verifies = self.model.reported_as_settled(client);
         // It shows the state at some time while it runs.
         self.reads[read].found = self.rng.chance(50).then(|| self.count_effects(read));
         self.log_event(format!("process {node}: client {client} verifies, read {read}"));
@@ -93,9 +93,9 @@ impl SimulatedWorld {
     }
 
     /// Returns the runs whose final unknown-outcome response has reached the client, as far as this process knows.
-    fn told_as_settled(&self, node: usize, client: usize) -> Vec<ClaimOwner> {
-        let told = self.nodes[node].told.iter().filter(|(_, whose)| **whose == client);
-        told.map(|(owner, _)| owner.clone()).collect()
+    fn reported_as_settled(&self, node: usize, client: usize) -> Vec<ClaimOwner> {
+        let settled = self.nodes[node].final_responses.iter().filter(|(_, recipient)| **recipient == client);
+        settled.map(|(owner, _)| owner.clone()).collect()
     }
 
     fn count_effects(&self, read: usize) -> usize {
@@ -110,7 +110,7 @@ impl SimulatedWorld {
         }
         let VerificationRead { client, connection, found, .. } = self.reads[read];
         let owners = match self.defect {
-            Some(Defect::EarlierReadCounts) => self.told_as_settled(node, client),
+            Some(Defect::EarlierReadCounts) => self.reported_as_settled(node, client),
             Some(_) | None => self.reads[read].verifies.clone(),
         };
         for owner in owners {
@@ -126,7 +126,7 @@ impl SimulatedWorld {
     }
 
     pub(crate) fn read_answered(&mut self, read: usize) {
-        let VerificationRead { connection, wish, held, found, is_open, .. } = self.reads[read];
+        let VerificationRead { connection, wish, unresolved, found, is_open, .. } = self.reads[read];
         if !is_open {
             return;
         }
@@ -143,15 +143,15 @@ impl SimulatedWorld {
             }
         };
         self.log_event(format!("wish {wish}: read {read} finds {found} effects, {before} of them are older"));
-        self.has_verified(wish, found > before, held);
+        self.has_verified(wish, found > before, unresolved);
     }
 
     /// Sends the read once more, if a client waits for its result.
     fn verify_again(&mut self, read: usize) {
-        let VerificationRead { client, wish, held, .. } = self.reads[read];
+        let VerificationRead { client, wish, unresolved, .. } = self.reads[read];
         if std::mem::replace(&mut self.reads[read].is_open, false) && wish.is_some() {
             let pause = self.rng.between(100, 2_000);
-            self.verify(client, None, wish, held, pause);
+            self.verify(client, None, wish, unresolved, pause);
         }
     }
 

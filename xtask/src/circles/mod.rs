@@ -6,7 +6,6 @@
 
 mod edges;
 mod source;
-mod tokens;
 
 use std::collections::BTreeMap;
 

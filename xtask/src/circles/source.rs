@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::tokens::{SourceToken, tokens};
+use crate::rust_tokens::{SourceToken, tokens};
 
 /// Names of modules from the root of a crate.
 pub(super) type ModulePath = Vec<String>;

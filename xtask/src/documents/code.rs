@@ -1,4 +1,4 @@
-//! The language of the Rust code: how documentation begins, and the names of types.
+//! The language of the Rust code: how documentation begins, and the names of types, functions and variables.
 //!
 //! The code is formatted by rustfmt, so a definition and a line of documentation are each found at the start of a line.
 
@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::DocumentProblem;
+use crate::rust_tokens;
 
 /// The section `code` of the list.
 #[derive(Deserialize)]
@@ -20,6 +21,8 @@ pub(super) struct CodeRules {
     nouns: Vec<String>,
     /// Names that several modules may define.
     may_repeat: Vec<String>,
+    /// Names that no function, field or variable has.
+    not_identifiers: Vec<String>,
 }
 
 /// A Rust file.
@@ -30,10 +33,28 @@ pub(super) struct RustFile {
 }
 
 impl CodeRules {
-    /// Reports documentation that begins with a question word, and names of types that are vague or taken.
+    /// Reports documentation that begins with a question word, names of types that are vague or taken, and vague names of
+    /// anything else.
     pub(super) fn check(&self, files: &[RustFile]) -> Vec<DocumentProblem> {
         let openings = files.iter().flat_map(|file| self.openings(file));
-        openings.chain(self.names(files)).collect()
+        let identifiers = files.iter().flat_map(|file| self.identifiers(file));
+        openings.chain(identifiers).chain(self.names(files)).collect()
+    }
+
+    fn identifiers(&self, file: &RustFile) -> Vec<DocumentProblem> {
+        let vague = rust_tokens::tokens(&file.text)
+            .into_iter()
+            .filter(|token| self.not_identifiers.iter().any(|name| name == token.text));
+        vague
+            .map(|token| DocumentProblem {
+                file: file.path.clone(),
+                line: token.line,
+                problem: format!(
+                    "`{}` does not say what the value is or what the function does; name that",
+                    token.text
+                ),
+            })
+            .collect()
     }
 
     fn openings(&self, file: &RustFile) -> Vec<DocumentProblem> {
@@ -135,6 +156,7 @@ mod tests {
             not_names = ["Way"]
             nouns = ["Timing"]
             may_repeat = ["Error"]
+            not_identifiers = ["told"]
             "#,
         )
         .unwrap();
@@ -172,5 +194,13 @@ mod tests {
                 "a.rs:5: `Way` does not say what the type is; name the thing",
             ]
         );
+    }
+
+    #[test]
+    fn vague_names_of_variables_are_reported_and_words_in_texts_are_not() {
+        let text =
+            "fn f() {\n    // told\n    let told_twice = \"told\";\n    let told = self.r#told();\n}\n";
+        let report = "a.rs:4: `told` does not say what the value is or what the function does; name that";
+        assert_eq!(problems(&[("a.rs", text)]), [report, report]);
     }
 }

@@ -62,7 +62,7 @@ impl MarkdownPage {
 
 /// Replaces fenced code and HTML comments by spaces.
 fn without_blocks(text: &str) -> String {
-    let mut kept = String::with_capacity(text.len());
+    let mut blanked = String::with_capacity(text.len());
     let mut fence: Option<String> = None;
     for line in text.split_inclusive('\n') {
         let begins = line.trim_start();
@@ -73,57 +73,57 @@ fn without_blocks(text: &str) -> String {
         match &fence {
             None if mark.len() >= 3 => {
                 fence = Some(mark);
-                blank(&mut kept, line);
+                blank(&mut blanked, line);
             }
-            None => kept.push_str(line),
+            None => blanked.push_str(line),
             Some(opening) => {
                 if mark.starts_with(opening.as_str()) && begins.trim() == mark {
                     fence = None;
                 }
-                blank(&mut kept, line);
+                blank(&mut blanked, line);
             }
         }
     }
-    between(&kept, "<!--", "-->")
+    between(&blanked, "<!--", "-->")
 }
 
 /// Replaces the text between two marks, and the marks, by spaces.
 fn between(text: &str, opening: &str, closing: &str) -> String {
-    let mut kept = String::with_capacity(text.len());
+    let mut blanked = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find(opening) {
         let (before, marked) = rest.split_at(at);
-        kept.push_str(before);
+        blanked.push_str(before);
         let length = marked.find(closing).map_or(marked.len(), |end| end + closing.len());
         let (comment, behind) = marked.split_at(length);
-        blank(&mut kept, comment);
+        blank(&mut blanked, comment);
         rest = behind;
     }
-    kept.push_str(rest);
-    kept
+    blanked.push_str(rest);
+    blanked
 }
 
 /// Replaces code spans by spaces. A span ends with its paragraph at the latest.
 fn without_spans(text: &str) -> String {
-    let mut kept = String::with_capacity(text.len());
+    let mut blanked = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find('`') {
         let (before, ticked) = rest.split_at(at);
-        kept.push_str(before);
+        blanked.push_str(before);
         let ticks = ticked.len() - ticked.trim_start_matches('`').len();
         let (mark, after) = ticked.split_at(ticks);
         let paragraph = after.split("\n\n").next().unwrap_or(after);
         if let Some(length) = closing(paragraph, mark) {
             let (span, behind) = ticked.split_at(ticks + length);
-            blank(&mut kept, span);
+            blank(&mut blanked, span);
             rest = behind;
         } else {
-            kept.push_str(mark);
+            blanked.push_str(mark);
             rest = after;
         }
     }
-    kept.push_str(rest);
-    kept
+    blanked.push_str(rest);
+    blanked
 }
 
 /// Returns the length up to and including the run of ticks that is as long as `mark`.
@@ -139,19 +139,19 @@ fn closing(text: &str, mark: &str) -> Option<usize> {
     None
 }
 
-fn blank(kept: &mut String, text: &str) {
+fn blank(blanked: &mut String, text: &str) {
     for character in text.chars() {
         if character == '\n' {
-            kept.push('\n');
+            blanked.push('\n');
         } else {
-            kept.extend(std::iter::repeat_n(' ', character.len_utf8()));
+            blanked.extend(std::iter::repeat_n(' ', character.len_utf8()));
         }
     }
 }
 
 /// Returns the anchors of headings as GitHub makes them: equal ones are numbered.
 fn heading_anchors(text: &str) -> Vec<String> {
-    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     let mut anchors = Vec::new();
     for line in text.lines() {
         let Some(title) = line.trim_start_matches('#').strip_prefix(' ').filter(|_| line.starts_with('#'))
@@ -159,7 +159,7 @@ fn heading_anchors(text: &str) -> Vec<String> {
             continue;
         };
         let slug = slug(title);
-        let count = seen.entry(slug.clone()).or_default();
+        let count = counts.entry(slug.clone()).or_default();
         anchors.push(if *count == 0 { slug } else { format!("{slug}-{count}") });
         *count += 1;
     }

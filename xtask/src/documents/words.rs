@@ -41,8 +41,8 @@ impl PhraseRules {
     }
 
     fn validated(self) -> Result<Self, TaskFailure> {
-        let gone = |path: &&String| !workspace::root().join(Path::new(path.as_str())).exists();
-        if let Some(path) = self.checked.iter().chain(&self.not_yet).find(gone) {
+        let is_missing = |path: &&String| !workspace::root().join(Path::new(path.as_str())).exists();
+        if let Some(path) = self.checked.iter().chain(&self.not_yet).find(is_missing) {
             return Err(format!("{FILE} names {path}, which does not exist; remove it"));
         }
         let empty = |phrase: &&Phrase| {
@@ -173,6 +173,7 @@ mod tests {
             not_names = []
             nouns = []
             may_repeat = []
+            not_identifiers = []
             "#,
         )
         .unwrap()

@@ -27,13 +27,13 @@ impl RepositoryCopy {
     fn with(source: &Path, files: &BTreeSet<PathBuf>, folder: &Path) -> Result<Self, TaskFailure> {
         for file in files {
             let (from, to) = (source.join(file), folder.join(file));
-            let bytes = fs::read(&from).map_err(|error| told("read", &from, &error))?;
+            let bytes = fs::read(&from).map_err(|error| io_failure("read", &from, &error))?;
             if fs::read(&to).is_ok_and(|old| old == bytes) {
                 continue;
             }
             let parent = to.parent().unwrap_or(folder);
-            fs::create_dir_all(parent).map_err(|error| told("make", parent, &error))?;
-            fs::write(&to, bytes).map_err(|error| told("write", &to, &error))?;
+            fs::create_dir_all(parent).map_err(|error| io_failure("make", parent, &error))?;
+            fs::write(&to, bytes).map_err(|error| io_failure("write", &to, &error))?;
         }
         remove_others(folder, Path::new(""), files)?;
         Ok(Self { folder: folder.to_owned() })
@@ -57,19 +57,19 @@ impl RepositoryCopy {
 
 fn remove_others(folder: &Path, below: &Path, files: &BTreeSet<PathBuf>) -> Result<(), TaskFailure> {
     let here = folder.join(below);
-    let entries = fs::read_dir(&here).map_err(|error| told("list", &here, &error))?;
+    let entries = fs::read_dir(&here).map_err(|error| io_failure("list", &here, &error))?;
     for entry in entries.flatten() {
         let (path, relative) = (entry.path(), below.join(entry.file_name()));
         if path.is_dir() {
             remove_others(folder, &relative, files)?;
         } else if !files.contains(&relative) && relative != Path::new("Cargo.lock") {
-            fs::remove_file(&path).map_err(|error| told("remove", &path, &error))?;
+            fs::remove_file(&path).map_err(|error| io_failure("remove", &path, &error))?;
         }
     }
     Ok(())
 }
 
-fn told(verb: &str, path: &Path, error: &std::io::Error) -> TaskFailure {
+fn io_failure(verb: &str, path: &Path, error: &std::io::Error) -> TaskFailure {
     format!("cannot {verb} {}: {error}", workspace::shown(path))
 }
 
@@ -89,8 +89,8 @@ mod tests {
         assert_eq!(now(), "a < b\n");
         assert!(!folder.join("old/gone.rs").exists());
         let mutant = Mutant::replacing("key", "replace < with >", (1, 3), (1, 4), ">");
-        let seen = copy.while_changed(&mutant, || Ok(now()));
-        assert_eq!((seen.unwrap().as_str(), now().as_str()), ("a > b\n", "a < b\n"));
+        let content = copy.while_changed(&mutant, || Ok(now()));
+        assert_eq!((content.unwrap().as_str(), now().as_str()), ("a > b\n", "a < b\n"));
         fs::remove_dir_all(place).unwrap();
     }
 }

@@ -86,16 +86,16 @@ pub(crate) fn run(options: &Options) -> Result<(), TaskFailure> {
         let changed = changed_since(commit, &place)?;
         chosen.retain(|mutant| changed.contains(&mutant.name));
     }
-    let wanted: Vec<&Mutant> =
+    let candidates: Vec<&Mutant> =
         chosen.iter().filter(|mutant| !equivalent.contains(&mutant.name)).copied().collect();
     if !options.score {
-        let open = wanted.iter().filter(|mutant| !results.is_settled(&mutant.name)).count();
-        eprintln!("{} mutants, {open} to test", wanted.len());
+        let open = candidates.iter().filter(|mutant| !results.is_settled(&mutant.name)).count();
+        eprintln!("{} mutants, {open} to test", candidates.len());
         if open > 0 {
             // Not earlier, because another run may be using it.
             let copy = RepositoryCopy::of_the_repository(&place.tree)?;
-            test(&place, &all, &wanted, &mut results)?;
-            simulate::run(&place, &copy, &wanted, options.seeds, &mut results)?;
+            test(&place, &all, &candidates, &mut results)?;
+            simulate::run(&place, &copy, &candidates, options.seeds, &mut results)?;
         }
     }
     let score = MutationScore::of(&chosen, &equivalent, &results);
@@ -192,24 +192,31 @@ fn choose<'m>(all: &'m [Mutant], options: &Options) -> Result<Vec<&'m Mutant>, T
             return Err(format!("no mutants in {name}; there are the modules {}, turn", MODULES.join(", ")));
         }
     }
-    let asked = all.iter().filter(|mutant| {
+    let selected = all.iter().filter(|mutant| {
         options.modules.is_empty() || options.modules.iter().any(|name| mutant.is_below(name))
     });
     let shard = options.shard.unwrap_or(Shard { number: 0, of: 1 });
-    Ok(asked.enumerate().filter(|(at, _)| at % shard.of == shard.number).map(|(_, mutant)| mutant).collect())
+    Ok(selected
+        .enumerate()
+        .filter(|(at, _)| at % shard.of == shard.number)
+        .map(|(_, mutant)| mutant)
+        .collect())
 }
 
 /// Runs the tests of its package against each mutant without a known result.
 fn test(
     place: &MutantFolders,
     all: &[Mutant],
-    wanted: &[&Mutant],
+    candidates: &[&Mutant],
     results: &mut MutantResults,
 ) -> Result<(), TaskFailure> {
     let took = time_unchanged(place)?;
     let limit = (took * 5).max(Duration::from_secs(20));
-    let open: BTreeSet<&str> =
-        wanted.iter().map(|mutant| mutant.name.as_str()).filter(|name| !results.is_settled(name)).collect();
+    let open: BTreeSet<&str> = candidates
+        .iter()
+        .map(|mutant| mutant.name.as_str())
+        .filter(|name| !results.is_settled(name))
+        .collect();
     // `--iterate` skips the mutants in this file.
     let skipped: String = all
         .iter()

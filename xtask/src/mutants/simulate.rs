@@ -17,12 +17,12 @@ use crate::{TaskFailure, workspace};
 pub(super) fn run(
     place: &MutantFolders,
     copy: &RepositoryCopy,
-    wanted: &[&Mutant],
+    candidates: &[&Mutant],
     seeds: u32,
     results: &mut MutantResults,
 ) -> Result<(), TaskFailure> {
     let survived = |mutant: &&&Mutant| results.get(&mutant.name) == Some(MutantOutcome::Survived);
-    let survivors: Vec<&Mutant> = wanted.iter().filter(survived).copied().collect();
+    let survivors: Vec<&Mutant> = candidates.iter().filter(survived).copied().collect();
     if survivors.is_empty() || seeds == 0 {
         return Ok(());
     }
@@ -47,28 +47,28 @@ pub(super) fn run(
 }
 
 fn build_and_run(place: &MutantFolders, seeds: u32, limit: Duration) -> Result<MutantOutcome, TaskFailure> {
-    let what = ["build", "--quiet", "--package", "steadfast-simulation", "--example", "simulate"];
-    place.cargo(&what).args(["--profile".to_owned(), PROFILE.to_owned()]).run()?;
+    let arguments = ["build", "--quiet", "--package", "steadfast-simulation", "--example", "simulate"];
+    place.cargo(&arguments).args(["--profile".to_owned(), PROFILE.to_owned()]).run()?;
     let program = place.target.join(PROFILE).join("examples/simulate");
     simulate(&program, seeds, limit)
 }
 
 fn simulate(program: &Path, seeds: u32, limit: Duration) -> Result<MutantOutcome, TaskFailure> {
-    let told = |error: io::Error| format!("cannot run {}: {error}", workspace::shown(program));
+    let describe = |error: io::Error| format!("cannot run {}: {error}", workspace::shown(program));
     let mut command = Command::new(program);
     command.args(["--seeds", &seeds.to_string()]);
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().map_err(told)?;
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().map_err(describe)?;
     let mut stdout = child.stdout.take().ok_or("the simulation has no output")?;
-    let (sender, ended) = mpsc::channel();
+    let (sender, finished) = mpsc::channel();
     thread::spawn(move || {
         // The end of its output is the end of the program.
         io::copy(&mut stdout, &mut io::sink()).ok();
         sender.send(()).ok();
     });
-    if ended.recv_timeout(limit).is_err() {
-        child.kill().and_then(|()| child.wait()).map_err(told)?;
+    if finished.recv_timeout(limit).is_err() {
+        child.kill().and_then(|()| child.wait()).map_err(describe)?;
         return Ok(MutantOutcome::TimedOut);
     }
-    let status = child.wait().map_err(told)?;
+    let status = child.wait().map_err(describe)?;
     Ok(if status.success() { MutantOutcome::Survived } else { MutantOutcome::CaughtBySimulation })
 }

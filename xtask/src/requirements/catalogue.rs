@@ -39,7 +39,8 @@ pub(crate) struct Requirement {
     /// Kind of test that shows it.
     #[serde(default)]
     pub(crate) shown_by: EvidenceKind,
-    pub(crate) what: String,
+    #[serde(rename = "what")]
+    pub(crate) demand: String,
 }
 
 /// Kind of test that shows a requirement.
@@ -61,7 +62,7 @@ impl Catalogue {
 
     pub(crate) fn parse(text: &str) -> Result<Self, TaskFailure> {
         let catalogue: Self = toml::from_str(text).map_err(|error| error.to_string())?;
-        let mut seen = BTreeSet::new();
+        let mut ids = BTreeSet::new();
         for seed in &catalogue.seeds {
             for Requirement { id, .. } in &seed.requirements {
                 if seed.id_from(&seed.test_prefix(id)).as_ref() != Some(id) {
@@ -70,7 +71,7 @@ impl Catalogue {
                         seed.prefix
                     ));
                 }
-                if !seen.insert(id) {
+                if !ids.insert(id) {
                     return Err(format!("{id} is there twice"));
                 }
             }
@@ -97,8 +98,8 @@ impl Catalogue {
                 "\n## {}: {}\n\n| id | what it demands | issue |\n| --- | --- | --- |\n",
                 seed.prefix, seed.title
             );
-            for Requirement { id, due, what, .. } in &seed.requirements {
-                let _ = writeln!(page, "| {id} | {what} | {due} |");
+            for Requirement { id, due, demand, .. } in &seed.requirements {
+                let _ = writeln!(page, "| {id} | {demand} | {due} |");
             }
         }
         page

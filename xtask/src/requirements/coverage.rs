@@ -97,7 +97,7 @@ impl fmt::Display for Coverage<'_> {
             let (prefix, source, title) = (&seed.prefix, &seed.source, &seed.title);
             writeln!(f, "{prefix} ({source}: {title}): {covered} of {}", seed.requirements.len())?;
             for requirement in &seed.requirements {
-                writeln!(f, "  {:<7} {}", requirement.id, requirement.what)?;
+                writeln!(f, "  {:<7} {}", requirement.id, requirement.demand)?;
                 writeln!(f, "  {:<7}   {}", "", self.shown(requirement))?;
             }
             writeln!(f)?;

@@ -70,12 +70,12 @@ pub(super) async fn call(
     request: Request,
 ) -> Result<(CallRequestParts, CallEnvelope), ApiProblem> {
     let (mut parts, content) = request.into_parts();
-    let QueryParams(asked) = QueryParams::<CallQuery>::from_request_parts(&mut parts, &()).await?;
+    let QueryParams(query) = QueryParams::<CallQuery>::from_request_parts(&mut parts, &()).await?;
     let text = body(content, JsonLimits::ENVELOPE.bytes).await?;
     let caller = parts.extensions.remove::<Requester>().unwrap_or(Requester::Stranger);
     let DefaultActor(sender) = parts.extensions.remove::<DefaultActor>().unwrap_or_default();
     let mut envelope = engine
-        .read_from(&text, asked.unknown_fields(), sender.as_ref())
+        .read_from(&text, query.unknown_fields(), sender.as_ref())
         .map_err(|error| ApiProblem::wrong_envelope(&error))?;
     apply_identity(&caller, &mut envelope.target)?;
     take_key(&parts.headers, &mut envelope)?;
@@ -90,16 +90,16 @@ pub(super) async fn call(
 fn take_key(headers: &HeaderMap, envelope: &mut CallEnvelope) -> Result<(), ApiProblem> {
     let mut given = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(header) = given.next() else { return Ok(()) };
-    let wrong = |why: &str| ApiProblem::bad_request(format!("Idempotency-Key: {why}"));
+    let wrong = |reason: &str| ApiProblem::bad_request(format!("Idempotency-Key: {reason}"));
     if given.next().is_some() {
         return Err(wrong("the header occurs more than once"));
     }
     let text = header.to_str().map_err(|_| wrong("it must consist of printable ASCII characters"))?;
-    let key = IdempotencyKey::new(text).map_err(|why| wrong(&why.to_string()))?;
+    let key = IdempotencyKey::new(text).map_err(|reason| wrong(&reason.to_string()))?;
     match &envelope.payload.idempotency_key {
         Some(other) if *other != key => {
-            let why = "Idempotency-Key: payload.idempotencyKey is different; send only one of them, or the same key in both";
-            Err(ApiProblem::contradiction("bad_request", why))
+            let reason = "Idempotency-Key: payload.idempotencyKey is different; send only one of them, or the same key in both";
+            Err(ApiProblem::contradiction("bad_request", reason))
         }
         Some(_) | None => {
             envelope.payload.idempotency_key = Some(key);

@@ -20,9 +20,9 @@ use super::call_request::{CallRequestParts, IDEMPOTENCY_KEY};
 use crate::encoding::json;
 
 /// Builds the response to a call.
-pub(super) fn answer(engine: &Engine, called: CallResponse, wanted: CallRequestParts) -> Response {
+pub(super) fn answer(engine: &Engine, called: CallResponse, request: CallRequestParts) -> Response {
     let CallResponse { result, delivery: arrival, .. } = called;
-    answered_with(&result, &result, ResultDelivery::new(engine, wanted.link, arrival), wanted.key)
+    answered_with(&result, &result, ResultDelivery::new(engine, request.link, arrival), request.key)
 }
 
 /// Builds a response with this body for the result of a call.

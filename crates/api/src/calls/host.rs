@@ -163,7 +163,8 @@ pub struct Heartbeat {
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct HeartbeatResponse {
     /// True if the result is still wanted. If not, stop the tool if that is safe, and report the outcome.
-    pub wanted: bool,
+    #[serde(rename = "wanted")]
+    pub should_continue: bool,
 }
 
 /// The response to a cancellation.
@@ -176,13 +177,13 @@ pub struct CancelResponse {
 /// `POST /v1/calls/begin`.
 pub(crate) async fn begin(Shared(State(inner)): Shared<State>, request: Request) -> HandlerResult {
     let engine = inner.steadfast.engine().clone();
-    let (wanted, mut envelope) = call_request::call(&engine, request).await?;
-    check_report_target(&inner, &wanted.caller, &envelope.tool(), [&envelope.target.domain, &None])?;
-    reassign_own_host(&inner, &wanted.caller, &mut envelope);
-    let asking = engine.clone();
-    let begin = async move { Ok::<_, Infallible>(asking.begin(envelope, streaming_options()).await) };
-    let Ok(begun) = waited_for(&engine, begin).await?;
-    next(&inner, begun, wanted)
+    let (request, mut envelope) = call_request::call(&engine, request).await?;
+    check_report_target(&inner, &request.caller, &envelope.tool(), [&envelope.target.domain, &None])?;
+    reassign_own_host(&inner, &request.caller, &mut envelope);
+    let engine_clone = engine.clone();
+    let begin = async move { Ok::<_, Infallible>(engine_clone.begin(envelope, streaming_options()).await) };
+    let Ok(step) = waited_for(&engine, begin).await?;
+    next(&inner, step, request)
 }
 
 /// Counts a call of a client for the namespace that the client gives, if its arguments name a host that our own tools
@@ -216,11 +217,11 @@ pub(crate) async fn report(
     let report: HostReport = serde_json::from_slice(&text).map_err(unreadable)?;
     let attempt = report.attempt;
     let answer = report.into_answer()?;
-    let telling = engine.clone();
-    let reporting = async move { telling.report(call, attempt, answer).await };
-    let begun = waited_for(&engine, reporting).await?.map_err(|error| refused(&error, &id))?;
-    let wanted = CallRequestParts { caller, headers: http::HeaderMap::new(), link, key: None };
-    next(&inner, begun, wanted)
+    let engine_clone = engine.clone();
+    let reporting = async move { engine_clone.report(call, attempt, answer).await };
+    let step = waited_for(&engine, reporting).await?.map_err(|error| refused(&error, &id))?;
+    let request = CallRequestParts { caller, headers: http::HeaderMap::new(), link, key: None };
+    next(&inner, step, request)
 }
 
 /// `POST /v1/calls/{id}/heartbeat`.
@@ -232,11 +233,11 @@ pub(crate) async fn heartbeat(
 ) -> HandlerResult {
     let call = found(&inner, &id, &caller)?;
     let pulse = inner.steadfast.engine().heartbeat(call, attempt);
-    let wanted = match pulse.map_err(|error| refused(&error, &id))? {
+    let should_continue = match pulse.map_err(|error| refused(&error, &id))? {
         HeartbeatReply::Continue => true,
         HeartbeatReply::Stop => false,
     };
-    Ok(answer(StatusCode::OK, &HeartbeatResponse { wanted }))
+    Ok(answer(StatusCode::OK, &HeartbeatResponse { should_continue }))
 }
 
 /// `POST /v1/calls/{id}/cancel`.
@@ -260,12 +261,12 @@ fn found(inner: &ApiState, id: &str, caller: &Requester) -> Result<HostCallId, A
 /// made.
 async fn waited_for<E: Send + 'static>(
     engine: &Engine,
-    asking: impl Future<Output = Result<HostStep, E>> + Send + 'static,
+    next_step: impl Future<Output = Result<HostStep, E>> + Send + 'static,
 ) -> Result<Result<HostStep, E>, ApiProblem> {
-    let (tell, told) = oneshot::channel();
+    let (sender, receiver) = oneshot::channel();
     let engine = engine.clone();
     tokio::spawn(async move {
-        if let Err(Ok(HostStep::Run(order))) = tell.send(asking.await) {
+        if let Err(Ok(HostStep::Run(order))) = sender.send(next_step.await) {
             // No caller is left that could receive an error.
             let _ = engine.return_order(&order).await;
         }
@@ -277,20 +278,20 @@ async fn waited_for<E: Send + 'static>(
             "an internal error interrupted the call",
         )
     };
-    told.await.map_err(lost)
+    receiver.await.map_err(lost)
 }
 
-fn next(inner: &ApiState, begun: HostStep, wanted: CallRequestParts) -> HandlerResult {
-    match begun {
+fn next(inner: &ApiState, step: HostStep, request: CallRequestParts) -> HandlerResult {
+    match step {
         HostStep::Run(order) => {
             let seal = inner.seal.as_ref().ok_or_else(no_names)?;
-            Ok(ordered(seal, &order, &wanted.caller, wanted.key))
+            Ok(ordered(seal, &order, &request.caller, request.key))
         }
         HostStep::Answered(called) => {
             let CallResponse { result, delivery: arrival, .. } = *called;
-            let letter = ResultDelivery::new(inner.steadfast.engine(), wanted.link, arrival);
+            let letter = ResultDelivery::new(inner.steadfast.engine(), request.link, arrival);
             let next = HostCallStep::Answer { result: Box::new(result.clone()) };
-            Ok(answered_with(&result, &next, letter, wanted.key))
+            Ok(answered_with(&result, &next, letter, request.key))
         }
     }
 }
@@ -310,8 +311,8 @@ fn ordered(seal: &CallIdSeal, order: &RunOrder, caller: &Requester, key: Option<
 }
 
 fn no_names() -> ApiProblem {
-    let why = "the operating system provides no randomness, which ids of calls require";
-    ApiProblem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", why)
+    let reason = "the operating system provides no randomness, which ids of calls require";
+    ApiProblem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", reason)
 }
 
 impl HostReport {
@@ -339,8 +340,8 @@ impl From<HostFailure> for ToolFault {
 }
 
 impl From<HostFailureSource> for FaultSource {
-    fn from(how: HostFailureSource) -> Self {
-        match how {
+    fn from(source: HostFailureSource) -> Self {
+        match source {
             HostFailureSource::Tool {} => Self::Tool,
             HostFailureSource::Http { status } => Self::Http { status },
             HostFailureSource::JsonRpc { code } => Self::JsonRpc { code },

@@ -44,7 +44,7 @@ use self::stream::ResultShortener;
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         Endpoint::new(Method::POST, "/v1/calls", "call", "Calls a tool", Permission::Caller, call)
-            .asks::<CallQuery>()
+            .takes_query::<CallQuery>()
             .reads_header_as::<HeaderKey>("Idempotency-Key", KEY)
             .reads_header(
                 "Accept",
@@ -62,7 +62,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Permission::Caller,
             begin,
         )
-        .asks::<CallQuery>()
+        .takes_query::<CallQuery>()
         .reads_header_as::<HeaderKey>("Idempotency-Key", KEY)
         .takes::<CallEnvelope>()
         .or_contradiction(CONTRADICTION)
@@ -110,23 +110,23 @@ const KEY: &str = "the idempotency key, as an alternative to `payload.idempotenc
 /// `POST /v1/calls`. If the client disconnects before the answer, the engine decides about the call.
 pub(crate) async fn call(Shared(State(inner)): Shared<State>, request: Request) -> HandlerResult {
     let engine = inner.steadfast.engine();
-    let (wanted, mut envelope) = call_request::call(engine, request).await?;
+    let (request, mut envelope) = call_request::call(engine, request).await?;
     let tool = envelope.tool();
-    let found = inner.around.tools.find(&envelope).await;
+    let found = inner.gateway.tools.find(&envelope).await;
     let found = found.unwrap_or_else(|| ResolvedTool::unknown_tool(&tool));
     found.complete(&mut envelope);
     let ResolvedTool { run, info, reads, .. } = found;
-    let shelf = Some(inner.around.tools.clone());
-    let (large, reader) = (&inner.around.large_results, reader(&envelope.target));
-    if accepts(&wanted.headers, EVENTS) {
-        let options = CallOptions { tool: info, reads, registry: shelf, ..streaming_options() };
+    let registry = Some(inner.gateway.tools.clone());
+    let (large, reader) = (&inner.gateway.large_results, reader(&envelope.target));
+    if accepts(&request.headers, EVENTS) {
+        let options = CallOptions { tool: info, reads, registry, ..streaming_options() };
         let results = ResultShortener { large: large.clone(), reader };
-        return Ok(stream::answer(engine, envelope, run, options, wanted, results));
+        return Ok(stream::answer(engine, envelope, run, options, request, results));
     }
-    let options = CallOptions { tool: info, reads, registry: shelf, ..keyless_as_over_mcp() };
+    let options = CallOptions { tool: info, reads, registry, ..keyless_as_over_mcp() };
     let mut called = engine.call_with(envelope, run, options).await;
     large.shorten(&mut called, &reader, ReadMethod::Http, engine.now()).await;
-    Ok(call_response::answer(engine, called, wanted))
+    Ok(call_response::answer(engine, called, request))
 }
 
 /// Options for calls without an idempotency key. Equal calls of one session are deduplicated as over MCP. Every

@@ -63,18 +63,18 @@ pub(super) fn answer(
     envelope: CallEnvelope,
     run: SharedTool,
     options: CallOptions,
-    wanted: CallRequestParts,
+    request: CallRequestParts,
     results: ResultShortener,
 ) -> Response {
-    let (tell, told) = mpsc::channel(BEHIND);
-    let calling = engine.call_with(envelope, WatchedTool { tool: run, tell }, options);
+    let (sender, updates) = mpsc::channel(BEHIND);
+    let calling = engine.call_with(envelope, WatchedTool { tool: run, sender }, options);
     let signs = calling.progress_signals();
     let following = CallEventStream {
         // In its own task: a client that reads slowly must not delay the call.
         call: Some(CallTask(tokio::spawn(calling))),
-        told,
+        updates,
         signs,
-        letter: ResultDelivery::new(engine, wanted.link, None),
+        letter: ResultDelivery::new(engine, request.link, None),
         engine: engine.clone(),
         results,
         began: Instant::now(),
@@ -84,7 +84,7 @@ pub(super) fn answer(
         Some((Ok::<_, Infallible>(event), following))
     });
     let mut response = whole(StatusCode::OK, EVENTS, Body::from_stream(events));
-    if let Some(key) = wanted.key {
+    if let Some(key) = request.key {
         response.headers_mut().insert(IDEMPOTENCY_KEY, key);
     }
     response
@@ -93,12 +93,12 @@ pub(super) fn answer(
 /// A tool whose attempts are sent as events.
 struct WatchedTool {
     tool: SharedTool,
-    tell: mpsc::Sender<AttemptUpdate>,
+    sender: mpsc::Sender<AttemptUpdate>,
 }
 
 impl ToolHandler for WatchedTool {
     fn run(&self, attempt: Attempt) -> impl Future<Output = ToolResult> + Send + 'static {
-        let watch = AttemptWatch::begin(attempt.number, self.tell.clone());
+        let watch = AttemptWatch::begin(attempt.number, self.sender.clone());
         let running = self.tool.run(attempt);
         async move {
             let answer = running.await;
@@ -120,7 +120,7 @@ impl ToolHandler for WatchedTool {
 struct CallEventStream {
     /// `None` after the result was sent.
     call: Option<CallTask>,
-    told: mpsc::Receiver<AttemptUpdate>,
+    updates: mpsc::Receiver<AttemptUpdate>,
     signs: ProgressSignals,
     letter: ResultDelivery,
     engine: Engine,
@@ -148,7 +148,7 @@ impl CallEventStream {
         let call = &mut self.call.as_mut()?.0;
         tokio::select! {
             biased;
-            Some(told) = self.told.recv() => Some(event("attempt", &told)),
+            Some(update) = self.updates.recv() => Some(event("attempt", &update)),
             called = call => {
                 self.call = None;
                 // A call that panicked has no result, and its stream just ends.
@@ -172,14 +172,14 @@ impl CallEventStream {
 struct AttemptWatch {
     attempt: u32,
     began: Instant,
-    tell: mpsc::Sender<AttemptUpdate>,
+    sender: mpsc::Sender<AttemptUpdate>,
     end: AttemptStage,
 }
 
 impl AttemptWatch {
-    fn begin(attempt: u32, tell: mpsc::Sender<AttemptUpdate>) -> Self {
-        let _ = tell.try_send(AttemptUpdate { attempt, state: AttemptStage::Begun, took_ms: None });
-        Self { attempt, began: Instant::now(), tell, end: AttemptStage::Ended }
+    fn begin(attempt: u32, sender: mpsc::Sender<AttemptUpdate>) -> Self {
+        let _ = sender.try_send(AttemptUpdate { attempt, state: AttemptStage::Begun, took_ms: None });
+        Self { attempt, began: Instant::now(), sender, end: AttemptStage::Ended }
     }
 
     fn over(mut self, answer: &ToolResult) {
@@ -190,6 +190,6 @@ impl AttemptWatch {
 impl Drop for AttemptWatch {
     fn drop(&mut self) {
         let took_ms = u64::try_from(self.began.elapsed().as_millis()).ok();
-        let _ = self.tell.try_send(AttemptUpdate { attempt: self.attempt, state: self.end, took_ms });
+        let _ = self.sender.try_send(AttemptUpdate { attempt: self.attempt, state: self.end, took_ms });
     }
 }

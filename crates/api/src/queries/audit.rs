@@ -11,9 +11,9 @@ use steadfast_core::id::TenantId;
 use steadfast_executor::{AuditAction, AuditEntry, AuditQuery, TenantFilter};
 use steadfast_store::JournalPosition;
 
-use super::paging::asks;
+use super::paging::list_query;
 
-asks! {
+list_query! {
     /// Filters for the audit log.
     AuditLogQuery by Reverse<JournalPosition> {
         /// Only changes to data of this tenant.
@@ -52,7 +52,7 @@ pub struct Audit {
 }
 
 /// Returns a page of the audit log.
-pub async fn audit(engine: &Engine, wanted: &AuditQuery) -> Result<Audit, StoreError> {
-    let part = engine.admin().audit(wanted).await?;
+pub async fn audit(engine: &Engine, query: &AuditQuery) -> Result<Audit, StoreError> {
+    let part = engine.admin().audit(query).await?;
     Ok(Audit { audit: part.found, next: part.next.map(|place| place.to_string()) })
 }

@@ -4,10 +4,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use steadfast_gateway::{ServerView, SessionView};
 
-use super::paging::{asks, fits};
+use super::paging::{fits, list_query};
 use crate::GatewayParts;
 
-asks! {
+list_query! {
     /// Filters for servers.
     ServersQuery by String {
         /// Only servers whose name begins with this.
@@ -25,15 +25,15 @@ pub struct ServerPage {
 }
 
 /// Returns the servers with their processes.
-pub fn servers(around: &GatewayParts, asked: &ServersQuery) -> Result<ServerPage, String> {
-    let page = asked.page()?;
-    let all = around.servers.iter().map(|server| server.view());
-    let all = all.filter(|server| asked.prefix.as_ref().is_none_or(|prefix| server.name.starts_with(prefix)));
+pub fn servers(gateway: &GatewayParts, query: &ServersQuery) -> Result<ServerPage, String> {
+    let page = query.page()?;
+    let all = gateway.servers.iter().map(|server| server.view());
+    let all = all.filter(|server| query.prefix.as_ref().is_none_or(|prefix| server.name.starts_with(prefix)));
     let listed = page.of(all, |server| server.name.clone());
     Ok(ServerPage { servers: listed.rows, next: listed.next })
 }
 
-asks! {
+list_query! {
     /// Filters for clients.
     SessionsQuery by String {
         /// Only clients that reach this server.
@@ -53,11 +53,11 @@ pub struct SessionPage {
 }
 
 /// Returns the connected clients.
-pub fn sessions(around: &GatewayParts, asked: &SessionsQuery) -> Result<SessionPage, String> {
-    let page = asked.page()?;
-    let all = around.listeners.iter().flat_map(|listener| listener.session_views()).filter(|session| {
-        asked.server.as_ref().is_none_or(|server| session.servers.contains(server))
-            && fits(asked.actor.as_ref(), Some(&session.actor))
+pub fn sessions(gateway: &GatewayParts, query: &SessionsQuery) -> Result<SessionPage, String> {
+    let page = query.page()?;
+    let all = gateway.listeners.iter().flat_map(|listener| listener.session_views()).filter(|session| {
+        query.server.as_ref().is_none_or(|server| session.servers.contains(server))
+            && fits(query.actor.as_ref(), Some(&session.actor))
     });
     // A client without a session has one entry per endpoint, by its actor.
     let listed = page.of(all, |one| match &one.session {

@@ -33,7 +33,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Permission::Viewer,
             breakers,
         )
-        .asks::<queries::BreakersQuery>()
+        .takes_query::<queries::BreakersQuery>()
         .gives::<queries::Breakers>("a page of circuit breakers"),
         Endpoint::new(
             Method::GET,
@@ -43,7 +43,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Permission::Viewer,
             trust,
         )
-        .asks::<queries::TrustQuery>()
+        .takes_query::<queries::TrustQuery>()
         .gives::<queries::Trust>("a page of entries without full trust"),
         Endpoint::new(
             Method::GET,
@@ -53,7 +53,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Permission::Viewer,
             domains,
         )
-        .asks::<queries::DomainsQuery>()
+        .takes_query::<queries::DomainsQuery>()
         .gives::<queries::Domains>("a page of them, in the order of their names"),
         Endpoint::new(
             Method::GET,
@@ -63,7 +63,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Permission::Viewer,
             models,
         )
-        .asks::<queries::ModelsQuery>()
+        .takes_query::<queries::ModelsQuery>()
         .gives::<queries::Models>("a page of scores, in the order of models and tools"),
         Endpoint::new(
             Method::GET,
@@ -73,7 +73,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Permission::Viewer,
             approvals,
         )
-        .asks::<queries::ApprovalsQuery>()
+        .takes_query::<queries::ApprovalsQuery>()
         .gives::<queries::Approvals>("a page of pending approvals"),
         Endpoint::new(
             Method::GET,
@@ -83,7 +83,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Permission::Viewer,
             guard,
         )
-        .asks::<queries::GuardQuery>()
+        .takes_query::<queries::GuardQuery>()
         .gives::<queries::GuardActivity>("a page of stopped sessions and recent trips"),
         Endpoint::new(
             Method::GET,
@@ -93,7 +93,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Permission::Viewer,
             tools,
         )
-        .asks::<queries::ToolsQuery>()
+        .takes_query::<queries::ToolsQuery>()
         .gives::<queries::ToolPage>("a page of them, in the order of their names"),
         Endpoint::new(
             Method::GET,
@@ -103,7 +103,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Permission::Viewer,
             failures,
         )
-        .asks::<queries::FailuresQuery>()
+        .takes_query::<queries::FailuresQuery>()
         .gives::<queries::Failures>("a page of matching entries")
         .reads_the_store(),
         Endpoint::new(
@@ -114,7 +114,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Permission::Viewer,
             tool_failures,
         )
-        .asks::<queries::ToolFailuresQuery>()
+        .takes_query::<queries::ToolFailuresQuery>()
         .gives::<queries::Failures>("a page of them")
         .reads_the_store(),
         Endpoint::new(
@@ -135,7 +135,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Permission::Admin,
             audit,
         )
-        .asks::<queries::AuditLogQuery>()
+        .takes_query::<queries::AuditLogQuery>()
         .gives::<queries::Audit>("a page of the audit log, newest first")
         .reads_the_store(),
         Endpoint::new(
@@ -146,7 +146,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Permission::Viewer,
             records,
         )
-        .asks::<queries::RecordsQuery>()
+        .takes_query::<queries::RecordsQuery>()
         .gives::<queries::Records>("a page of records")
         .reads_the_store(),
         Endpoint::new(
@@ -157,7 +157,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Permission::Viewer,
             history,
         )
-        .asks::<queries::HistoryQuery>()
+        .takes_query::<queries::HistoryQuery>()
         .gives::<queries::History>("a page of matching entries")
         .reads_the_store(),
         Endpoint::new(
@@ -168,7 +168,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Permission::Viewer,
             servers,
         )
-        .asks::<queries::ServersQuery>()
+        .takes_query::<queries::ServersQuery>()
         .gives::<queries::ServerPage>("a page of the configured servers"),
         Endpoint::new(
             Method::GET,
@@ -178,7 +178,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Permission::Viewer,
             sessions,
         )
-        .asks::<queries::SessionsQuery>()
+        .takes_query::<queries::SessionsQuery>()
         .gives::<queries::SessionPage>("a page of them"),
         Endpoint::new(
             Method::GET,
@@ -198,7 +198,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Permission::Viewer,
             running,
         )
-        .asks::<queries::RunningCallsQuery>()
+        .takes_query::<queries::RunningCallsQuery>()
         .gives::<queries::RunningCalls>("a page of calls, newest first, with their steps so far"),
         Endpoint::new(
             Method::GET,
@@ -217,7 +217,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Permission::Viewer,
             traces,
         )
-        .asks::<queries::TracesQuery>()
+        .takes_query::<queries::TracesQuery>()
         .gives::<queries::Traces>("a page of matching entries")
         .reads_the_store(),
         Endpoint::new(
@@ -240,7 +240,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Permission::Viewer,
             config,
         )
-        .asks::<queries::SettingsQuery>()
+        .takes_query::<queries::SettingsQuery>()
         .gives::<queries::Settings>("a page of the settings, without secrets"),
         Endpoint::new(
             Method::GET,
@@ -277,56 +277,56 @@ const JSON_LINES: &str = "application/jsonl";
 const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 async fn status(Shared(State(inner)): Shared<State>) -> Response {
-    shown(StatusCode::OK, &queries::status(&inner.steadfast, &inner.around).await)
+    shown(StatusCode::OK, &queries::status(&inner.steadfast, &inner.gateway).await)
 }
 
 async fn breakers(
     Shared(State(inner)): Shared<State>,
-    QueryParams(asked): QueryParams<queries::BreakersQuery>,
+    QueryParams(query): QueryParams<queries::BreakersQuery>,
 ) -> HandlerResult {
-    listed(queries::breakers(inner.steadfast.engine(), &asked).await)
+    listed(queries::breakers(inner.steadfast.engine(), &query).await)
 }
 
 async fn trust(
     Shared(State(inner)): Shared<State>,
-    QueryParams(asked): QueryParams<queries::TrustQuery>,
+    QueryParams(query): QueryParams<queries::TrustQuery>,
 ) -> HandlerResult {
-    listed(queries::trust(inner.steadfast.engine(), &asked))
+    listed(queries::trust(inner.steadfast.engine(), &query))
 }
 
 async fn domains(
     Shared(State(inner)): Shared<State>,
-    QueryParams(asked): QueryParams<queries::DomainsQuery>,
+    QueryParams(query): QueryParams<queries::DomainsQuery>,
 ) -> HandlerResult {
-    listed(queries::domains(inner.steadfast.engine(), &asked))
+    listed(queries::domains(inner.steadfast.engine(), &query))
 }
 
 async fn models(
     Shared(State(inner)): Shared<State>,
-    QueryParams(asked): QueryParams<queries::ModelsQuery>,
+    QueryParams(query): QueryParams<queries::ModelsQuery>,
 ) -> HandlerResult {
-    listed(queries::models(inner.steadfast.engine(), &asked))
+    listed(queries::models(inner.steadfast.engine(), &query))
 }
 
 async fn approvals(
     Shared(State(inner)): Shared<State>,
-    QueryParams(asked): QueryParams<queries::ApprovalsQuery>,
+    QueryParams(query): QueryParams<queries::ApprovalsQuery>,
 ) -> HandlerResult {
-    listed(queries::approvals(inner.steadfast.engine(), &asked))
+    listed(queries::approvals(inner.steadfast.engine(), &query))
 }
 
 async fn guard(
     Shared(State(inner)): Shared<State>,
-    QueryParams(asked): QueryParams<queries::GuardQuery>,
+    QueryParams(query): QueryParams<queries::GuardQuery>,
 ) -> HandlerResult {
-    listed(queries::guard(inner.steadfast.engine(), &asked))
+    listed(queries::guard(inner.steadfast.engine(), &query))
 }
 
 async fn tools(
     Shared(State(inner)): Shared<State>,
-    QueryParams(asked): QueryParams<queries::ToolsQuery>,
+    QueryParams(query): QueryParams<queries::ToolsQuery>,
 ) -> HandlerResult {
-    listed(queries::tools(inner.steadfast.engine(), &*inner.around.tools, &asked).await)
+    listed(queries::tools(inner.steadfast.engine(), &*inner.gateway.tools, &query).await)
 }
 
 /// Builds the response with a page, or the error for an invalid query.
@@ -336,30 +336,30 @@ fn listed(page: Result<impl Serialize, String>) -> HandlerResult {
 
 async fn audit(
     Shared(State(inner)): Shared<State>,
-    QueryParams(asked): QueryParams<queries::AuditLogQuery>,
+    QueryParams(params): QueryParams<queries::AuditLogQuery>,
 ) -> HandlerResult {
-    let wanted = asked.read().map_err(ApiProblem::misread)?;
-    Ok(shown(StatusCode::OK, &queries::audit(inner.steadfast.engine(), &wanted).await?))
+    let query = params.read().map_err(ApiProblem::misread)?;
+    Ok(shown(StatusCode::OK, &queries::audit(inner.steadfast.engine(), &query).await?))
 }
 
 async fn failures(
     Shared(State(inner)): Shared<State>,
-    QueryParams(asked): QueryParams<queries::FailuresQuery>,
+    QueryParams(params): QueryParams<queries::FailuresQuery>,
 ) -> HandlerResult {
-    let wanted = asked.read().map_err(ApiProblem::misread)?;
-    Ok(shown(StatusCode::OK, &queries::failures(inner.steadfast.engine(), &wanted).await?))
+    let query = params.read().map_err(ApiProblem::misread)?;
+    Ok(shown(StatusCode::OK, &queries::failures(inner.steadfast.engine(), &query).await?))
 }
 
 async fn tool_failures(
     Shared(State(inner)): Shared<State>,
     PathParam(name): PathParam,
-    QueryParams(asked): QueryParams<queries::ToolFailuresQuery>,
+    QueryParams(params): QueryParams<queries::ToolFailuresQuery>,
 ) -> HandlerResult {
-    let tool = queries::tool(&name).map_err(|why| ApiProblem::no_such("tool", &name).because(&why))?;
-    let wanted = asked.of(tool.clone()).read().map_err(ApiProblem::misread)?;
+    let tool = queries::tool(&name).map_err(|reason| ApiProblem::no_such("tool", &name).because(&reason))?;
+    let query = params.of(tool.clone()).read().map_err(ApiProblem::misread)?;
     let engine = inner.steadfast.engine();
-    let failures = queries::failures(engine, &wanted).await?;
-    if failures.failures.is_empty() && !queries::is_known(engine, &*inner.around.tools, &tool).await {
+    let failures = queries::failures(engine, &query).await?;
+    if failures.failures.is_empty() && !queries::is_known(engine, &*inner.gateway.tools, &tool).await {
         return Err(ApiProblem::no_such("tool", &name)
             .because(&"it was never called here, and no server that has been used lists it"));
     }
@@ -367,27 +367,27 @@ async fn tool_failures(
 }
 
 async fn tool_annotations(Shared(State(inner)): Shared<State>, PathParam(name): PathParam) -> HandlerResult {
-    let tool = queries::tool(&name).map_err(|why| ApiProblem::no_such("tool", &name).because(&why))?;
+    let tool = queries::tool(&name).map_err(|reason| ApiProblem::no_such("tool", &name).because(&reason))?;
     match queries::annotations(inner.steadfast.engine(), tool).await? {
-        Some(seen) => Ok(shown(StatusCode::OK, &seen)),
+        Some(record) => Ok(shown(StatusCode::OK, &record)),
         None => Err(ApiProblem::no_such("record of the annotations of the tool", &name)),
     }
 }
 
 async fn records(
     Shared(State(inner)): Shared<State>,
-    QueryParams(asked): QueryParams<queries::RecordsQuery>,
+    QueryParams(params): QueryParams<queries::RecordsQuery>,
 ) -> HandlerResult {
-    let wanted = asked.read().map_err(ApiProblem::misread)?;
-    Ok(shown(StatusCode::OK, &queries::records(inner.steadfast.engine(), &wanted).await?))
+    let query = params.read().map_err(ApiProblem::misread)?;
+    Ok(shown(StatusCode::OK, &queries::records(inner.steadfast.engine(), &query).await?))
 }
 
 async fn history(
     Shared(State(inner)): Shared<State>,
-    QueryParams(asked): QueryParams<queries::HistoryQuery>,
+    QueryParams(params): QueryParams<queries::HistoryQuery>,
 ) -> HandlerResult {
-    let wanted = asked.read().map_err(ApiProblem::misread)?;
-    Ok(shown(StatusCode::OK, &queries::history(&**inner.steadfast.store(), &wanted).await?))
+    let query = params.read().map_err(ApiProblem::misread)?;
+    Ok(shown(StatusCode::OK, &queries::history(&**inner.steadfast.store(), &query).await?))
 }
 
 async fn story(Shared(State(inner)): Shared<State>, PathParam(id): PathParam) -> HandlerResult {
@@ -399,9 +399,9 @@ async fn story(Shared(State(inner)): Shared<State>, PathParam(id): PathParam) ->
 
 async fn running(
     Shared(State(inner)): Shared<State>,
-    QueryParams(asked): QueryParams<queries::RunningCallsQuery>,
+    QueryParams(query): QueryParams<queries::RunningCallsQuery>,
 ) -> HandlerResult {
-    listed(queries::running(&inner.steadfast, &asked))
+    listed(queries::running(&inner.steadfast, &query))
 }
 
 async fn series(Shared(State(inner)): Shared<State>) -> Response {
@@ -410,10 +410,10 @@ async fn series(Shared(State(inner)): Shared<State>) -> Response {
 
 async fn traces(
     Shared(State(inner)): Shared<State>,
-    QueryParams(asked): QueryParams<queries::TracesQuery>,
+    QueryParams(params): QueryParams<queries::TracesQuery>,
 ) -> HandlerResult {
-    let wanted = asked.read().map_err(ApiProblem::misread)?;
-    Ok(shown(StatusCode::OK, &queries::traces(inner.steadfast.engine(), &wanted).await?))
+    let query = params.read().map_err(ApiProblem::misread)?;
+    Ok(shown(StatusCode::OK, &queries::traces(inner.steadfast.engine(), &query).await?))
 }
 
 async fn trace(
@@ -432,23 +432,23 @@ async fn trace(
 
 async fn config(
     Shared(State(inner)): Shared<State>,
-    QueryParams(asked): QueryParams<queries::SettingsQuery>,
+    QueryParams(query): QueryParams<queries::SettingsQuery>,
 ) -> HandlerResult {
-    listed(queries::settings(&inner.steadfast.config(), &asked))
+    listed(queries::settings(&inner.steadfast.config(), &query))
 }
 
 async fn servers(
     Shared(State(inner)): Shared<State>,
-    QueryParams(asked): QueryParams<queries::ServersQuery>,
+    QueryParams(query): QueryParams<queries::ServersQuery>,
 ) -> HandlerResult {
-    listed(queries::servers(&inner.around, &asked))
+    listed(queries::servers(&inner.gateway, &query))
 }
 
 async fn sessions(
     Shared(State(inner)): Shared<State>,
-    QueryParams(asked): QueryParams<queries::SessionsQuery>,
+    QueryParams(query): QueryParams<queries::SessionsQuery>,
 ) -> HandlerResult {
-    listed(queries::sessions(&inner.around, &asked))
+    listed(queries::sessions(&inner.gateway, &query))
 }
 
 async fn metrics(Shared(State(inner)): Shared<State>) -> Response {

@@ -11,9 +11,9 @@ use steadfast_core::id::{TenantId, ToolRef};
 use steadfast_executor::{FailureQuery, TenantFilter};
 use steadfast_store::JournalPosition;
 
-use super::paging::{CursorText, NamedTool, asks};
+use super::paging::{CursorText, NamedTool, list_query};
 
-asks! {
+list_query! {
     /// Filters for failures.
     FailuresQuery by Reverse<JournalPosition> {
         /// Only failures of this tenant.
@@ -67,7 +67,7 @@ pub struct Failures {
 }
 
 /// Returns the newest failures that match.
-pub async fn failures(engine: &Engine, wanted: &FailureQuery) -> Result<Failures, StoreError> {
-    let part = engine.admin().failures(wanted).await?;
+pub async fn failures(engine: &Engine, query: &FailureQuery) -> Result<Failures, StoreError> {
+    let part = engine.admin().failures(query).await?;
     Ok(Failures { failures: part.found, next: part.next.map(|place| place.to_string()) })
 }

@@ -11,12 +11,12 @@ use steadfast_core::code::CallStatus;
 use steadfast_core::id::{SessionKey, TenantId};
 use steadfast_store::{Journal, JournalEntry, JournalPosition, JournalQuery, filter_entries};
 
-use super::paging::{NamedTool, asks, fits};
+use super::paging::{NamedTool, fits, list_query};
 
 /// The number of entries that are searched for one page. If they are not enough, the next page continues.
 const LOOKED_THROUGH: usize = 20_000;
 
-asks! {
+list_query! {
     /// Filters for finished calls.
     HistoryQuery by Reverse<JournalPosition> {
         /// Only calls of this tenant.
@@ -38,7 +38,7 @@ asks! {
 #[derive(Clone, Debug)]
 pub struct HistorySearch {
     query: JournalQuery,
-    asked: HistoryQuery,
+    filters: HistoryQuery,
 }
 
 impl HistoryQuery {
@@ -51,7 +51,7 @@ impl HistoryQuery {
             before: page.after.map(|Reverse(place)| place),
             ..JournalQuery::newest(Journal::History, page.limit)
         };
-        Ok(HistorySearch { query, asked: self })
+        Ok(HistorySearch { query, filters: self })
     }
 }
 
@@ -66,16 +66,16 @@ pub struct History {
 }
 
 /// Returns the newest calls that match.
-pub async fn history(store: &dyn StateStore, wanted: &HistorySearch) -> Result<History, StoreError> {
-    let asked = &wanted.asked;
+pub async fn history(store: &dyn StateStore, search: &HistorySearch) -> Result<History, StoreError> {
+    let filters = &search.filters;
     let is_wanted = |facts: &CallFacts| {
-        fits(asked.tenant.as_ref(), facts.tenant.as_ref())
-            && fits(asked.tool.as_ref().map(|named| &named.0), Some(&facts.tool))
-            && fits(asked.session.as_ref(), facts.session.as_ref())
-            && fits(asked.status.as_ref(), Some(&facts.status))
+        fits(filters.tenant.as_ref(), facts.tenant.as_ref())
+            && fits(filters.tool.as_ref().map(|named| &named.0), Some(&facts.tool))
+            && fits(filters.session.as_ref(), facts.session.as_ref())
+            && fits(filters.status.as_ref(), Some(&facts.status))
     };
     // Entries of a newer version are skipped.
     let read = |entry: &JournalEntry| serde_json::from_str(&entry.body).ok().filter(is_wanted);
-    let part = filter_entries(store, &wanted.query, LOOKED_THROUGH, read).await?;
+    let part = filter_entries(store, &search.query, LOOKED_THROUGH, read).await?;
     Ok(History { calls: part.found, next: part.next.map(|place| place.to_string()) })
 }

@@ -15,19 +15,19 @@ use steadfast_core::key::RecordKey;
 use steadfast_executor::BreakerKey;
 use steadfast_store::JournalPosition;
 
-/// The maximum number of rows of a page. The text of [`asks`] repeats it.
+/// The maximum number of rows of a page. The text of [`list_query`] repeats it.
 const MOST: usize = 1000;
 /// The default number of rows of a page.
 const USUAL: usize = 100;
 
 /// Defines the query parameters of a list: its filters, `after` and `limit`.
-macro_rules! asks {
-    ($(#[$about:meta])* $name:ident by $cursor:ty { $($(#[$what:meta])* $field:ident: $kind:ty,)* }) => {
+macro_rules! list_query {
+    ($(#[$about:meta])* $name:ident by $cursor:ty { $($(#[$attr:meta])* $field:ident: $kind:ty,)* }) => {
         $(#[$about])*
         #[derive(Clone, Debug, Default, serde::Deserialize, schemars::JsonSchema)]
         #[serde(deny_unknown_fields)]
         pub struct $name {
-            $($(#[$what])* $field: Option<$kind>,)*
+            $($(#[$attr])* $field: Option<$kind>,)*
             /// Only entries after this cursor: `next` of the previous page.
             after: Option<$crate::queries::paging::CursorText<$cursor>>,
             /// Maximum number of entries, up to 1000. The default is 100.
@@ -44,7 +44,7 @@ macro_rules! asks {
         }
     };
 }
-pub(super) use asks;
+pub(super) use list_query;
 
 /// A cursor of a list, as text. It is validated when the query is read.
 #[derive(Deserialize)]
@@ -268,8 +268,8 @@ pub(crate) fn tool(text: &str) -> Result<ToolRef, String> {
 }
 
 /// Returns true if a row matches a filter, or if there is no filter.
-pub(super) fn fits<T: PartialEq>(asked: Option<&T>, found: Option<&T>) -> bool {
-    asked.is_none() || asked == found
+pub(super) fn fits<T: PartialEq>(filter: Option<&T>, found: Option<&T>) -> bool {
+    filter.is_none() || filter == found
 }
 
 #[cfg(test)]
@@ -295,12 +295,12 @@ mod tests {
     #[test]
     fn invalid_limits_and_cursors_are_refused() {
         for limit in [0, MOST + 1] {
-            let why = PageRequest::<u64>::read(None, Some(limit)).unwrap_err();
-            assert_eq!(why, format!("limit={limit}: must be from 1 to 1000"));
+            let reason = PageRequest::<u64>::read(None, Some(limit)).unwrap_err();
+            assert_eq!(reason, format!("limit={limit}: must be from 1 to 1000"));
         }
         assert_eq!(PageRequest::<u64>::read(None, None).unwrap().limit, USUAL);
-        let why = PageRequest::<u64>::read(Some("x"), None).unwrap_err();
-        assert!(why.starts_with("after=x is not a cursor of this list"), "{why}");
+        let reason = PageRequest::<u64>::read(Some("x"), None).unwrap_err();
+        assert!(reason.starts_with("after=x is not a cursor of this list"), "{reason}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use steadfast_core::id::{SessionKey, TenantId};
 use steadfast_executor::{CallSeries, CallTrace};
 use steadfast_store::{Journal, JournalQuery};
 
-use super::paging::{NamedTool, asks, fits};
+use super::paging::{NamedTool, fits, list_query};
 
 /// The maximum number of calls of one request that are shown.
 const MOST: usize = 50;
@@ -37,7 +37,7 @@ pub async fn story(steadfast: &Steadfast, request: &str) -> Result<Option<Reques
     Ok((!calls.is_empty() || !traces.is_empty()).then_some(RequestHistory { calls, traces }))
 }
 
-asks! {
+list_query! {
     /// Filters for running calls.
     RunningCallsQuery by Reverse<u64> {
         /// Only calls of this tenant.
@@ -59,12 +59,12 @@ pub struct RunningCalls {
 }
 
 /// Returns the calls in flight.
-pub fn running(steadfast: &Steadfast, asked: &RunningCallsQuery) -> Result<RunningCalls, String> {
-    let page = asked.page()?;
+pub fn running(steadfast: &Steadfast, query: &RunningCallsQuery) -> Result<RunningCalls, String> {
+    let page = query.page()?;
     let all = steadfast.recent().running().into_iter().filter(|call| {
-        fits(asked.tenant.as_ref(), call.tenant.as_ref())
-            && fits(asked.tool.as_ref().map(|named| &named.0), Some(&call.tool))
-            && fits(asked.session.as_ref(), call.session.as_ref())
+        fits(query.tenant.as_ref(), call.tenant.as_ref())
+            && fits(query.tool.as_ref().map(|named| &named.0), Some(&call.tool))
+            && fits(query.session.as_ref(), call.session.as_ref())
     });
     let listed = page.of(all, |call| Reverse(call.call));
     Ok(RunningCalls { calls: listed.rows, next: listed.next })

@@ -12,9 +12,9 @@ use steadfast_core::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolR
 use steadfast_core::key::RecordKey;
 use steadfast_core::{Timestamp, millis};
 
-use super::paging::{Cursor as _, NamedTool, asks};
+use super::paging::{Cursor as _, NamedTool, list_query};
 
-asks! {
+list_query! {
     /// Filters for records.
     RecordsQuery by RecordKey {
         /// Only records of this tenant.
@@ -163,9 +163,9 @@ pub enum RecordState {
 }
 
 /// Returns a page of records.
-pub async fn records(engine: &Engine, wanted: &RecordsSearch) -> Result<Records, StoreError> {
-    let found = engine.admin().records(&wanted.selection, wanted.page).await?;
-    let full = found.len() >= wanted.page.limit;
+pub async fn records(engine: &Engine, search: &RecordsSearch) -> Result<Records, StoreError> {
+    let found = engine.admin().records(&search.selection, search.page).await?;
+    let full = found.len() >= search.page.limit;
     let next = found.last().filter(|_| full).map(|record| record.key.text());
     let now = engine.now();
     Ok(Records { records: found.into_iter().map(|record| RecordView::of(record, now)).collect(), next })

@@ -4,9 +4,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use steadfast::config::{Config, Switches};
 
-use super::paging::asks;
+use super::paging::list_query;
 
-asks! {
+list_query! {
     /// Filters for settings.
     SettingsQuery by String {
         /// Only settings whose name begins with this.
@@ -41,11 +41,11 @@ pub struct SettingView {
 }
 
 /// Returns the settings that do not belong to a tool.
-pub fn settings(config: &Config, asked: &SettingsQuery) -> Result<Settings, String> {
-    let page = asked.page()?;
+pub fn settings(config: &Config, query: &SettingsQuery) -> Result<Settings, String> {
+    let page = query.page()?;
     let shown = config.shown().into_iter();
     let shown =
-        shown.filter(|shown| asked.prefix.as_ref().is_none_or(|prefix| shown.setting.starts_with(prefix)));
+        shown.filter(|shown| query.prefix.as_ref().is_none_or(|prefix| shown.setting.starts_with(prefix)));
     let listed = page.of(shown, |shown| shown.setting.to_owned());
     Ok(Settings {
         settings: listed

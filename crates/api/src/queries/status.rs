@@ -76,7 +76,8 @@ pub struct StatusFinding {
     /// The severity.
     pub level: FindingLevel,
     /// The description.
-    pub what: String,
+    #[serde(rename = "what")]
+    pub description: String,
     /// The action to take.
     pub todo: String,
 }
@@ -132,7 +133,7 @@ pub struct IssueCounts {
 }
 
 /// Returns the status for all tenants together.
-pub async fn status(steadfast: &Steadfast, around: &GatewayParts) -> SystemStatus {
+pub async fn status(steadfast: &Steadfast, gateway: &GatewayParts) -> SystemStatus {
     let engine = steadfast.engine();
     let store = &**steadfast.store();
     let (mut counts, mut findings) =
@@ -152,7 +153,7 @@ pub async fn status(steadfast: &Steadfast, around: &GatewayParts) -> SystemStatu
         counts.add(&own);
         tenants.insert(tenant);
     }
-    let servers: Vec<_> = around.servers.iter().map(ConfiguredServer::view).collect();
+    let servers: Vec<_> = gateway.servers.iter().map(ConfiguredServer::view).collect();
     let before = failed_before(store, &servers).await;
     let down: Vec<_> = servers.iter().filter_map(down).chain(before).collect();
     counts.servers_down = down.len();
@@ -164,13 +165,13 @@ pub async fn status(steadfast: &Steadfast, around: &GatewayParts) -> SystemStatu
         Ok(lost) => (lost, None),
         Err(error) => (None, Some(error)),
     };
-    let seen = StoreStatus {
+    let store_status = StoreStatus {
         kind: store.kind().to_owned(),
         trouble: checked.err().or(unread).map(|error| error.to_string()),
         records_lost,
     };
     let switches = steadfast.config().switches();
-    findings.extend(store_and_switches(&seen, &switches));
+    findings.extend(store_and_switches(&store_status, &switches));
     findings.sort_by_key(|finding| finding.level);
     domains.sort_by_key(|domain| Reverse(domain.view.failures));
     domains.truncate(MOST_DOMAINS);
@@ -183,7 +184,7 @@ pub async fn status(steadfast: &Steadfast, around: &GatewayParts) -> SystemStatu
         }),
         findings,
         switches,
-        store: seen,
+        store: store_status,
         counts,
         domains,
         tenants: tenants.into_iter().flatten().collect(),
@@ -229,7 +230,7 @@ impl IssueCounts {
 
     /// Returns the findings for these counts.
     fn findings(&self, tenant: Option<&TenantId>) -> Vec<StatusFinding> {
-        let whose = tenant.map_or_else(String::new, |tenant| format!("tenant {tenant}: "));
+        let tenant_prefix = tenant.map_or_else(String::new, |tenant| format!("tenant {tenant}: "));
         let flag = tenant.map_or_else(String::new, |tenant| format!(" {}", tenant.flag()));
         let mut found = Vec::new();
         let failing = self.open_breakers.saturating_sub(self.forced_breakers);
@@ -288,8 +289,14 @@ impl IssueCounts {
         ] {
             match count {
                 0 => {}
-                1 => found.push(StatusFinding { level, what: format!("{whose}1 {one}"), todo }),
-                _ => found.push(StatusFinding { level, what: format!("{whose}{count} {more}"), todo }),
+                1 => {
+                    found.push(StatusFinding { level, description: format!("{tenant_prefix}1 {one}"), todo })
+                }
+                _ => found.push(StatusFinding {
+                    level,
+                    description: format!("{tenant_prefix}{count} {more}"),
+                    todo,
+                }),
             }
         }
         found
@@ -325,7 +332,7 @@ async fn same_names(store: &dyn StateStore) -> Vec<StatusFinding> {
         let servers: Vec<_> = servers.iter().map(|one| format!("{} runs `{}`", one.name, one.runs)).collect();
         StatusFinding {
             level: FindingLevel::Attention,
-            what: format!("{} servers have the name {name}: {}", servers.len(), servers.join(", ")),
+            description: format!("{} servers have the name {name}: {}", servers.len(), servers.join(", ")),
             todo: "give one of them another name; until then each has its own trust, breakers and history"
                 .to_owned(),
         }
@@ -335,19 +342,19 @@ async fn same_names(store: &dyn StateStore) -> Vec<StatusFinding> {
 
 /// Returns the finding about a failed server, with its last error.
 fn down(server: &ServerView) -> Option<StatusFinding> {
-    let why = &server.last_failure.as_ref()?.why;
-    let (what, todo) = match server.instances.as_slice() {
-        [] => (format!("server {} failed when it was last used: {why}", server.name), RUN_BY_HAND),
+    let reason = &server.last_failure.as_ref()?.reason;
+    let (description, todo) = match server.instances.as_slice() {
+        [] => (format!("server {} failed when it was last used: {reason}", server.name), RUN_BY_HAND),
         some if some.iter().any(|one| one.state == InstanceState::Elsewhere) => (
-            format!("server {} cannot be reached: {why}", server.name),
+            format!("server {} cannot be reached: {reason}", server.name),
             "check that it runs and that its URL is right; the next call tries again",
         ),
         _ => (
-            format!("server {} is down: {why}", server.name),
+            format!("server {} is down: {reason}", server.name),
             "run its command by hand; `GET /v1/servers` shows its stderr",
         ),
     };
-    Some(StatusFinding { level: FindingLevel::Trouble, what, todo: todo.to_owned() })
+    Some(StatusFinding { level: FindingLevel::Trouble, description, todo: todo.to_owned() })
 }
 
 /// Returns findings about servers that failed in other or earlier processes, unless this process has newer information.
@@ -363,7 +370,7 @@ async fn failed_before(store: &dyn StateStore, here: &[ServerView]) -> Vec<Statu
     let failed = failed_servers(store).await.unwrap_or_default().into_iter();
     let finding = |(name, failure): (Namespace, ServerFailure)| StatusFinding {
         level: FindingLevel::Trouble,
-        what: format!("server {name} failed when it was last used: {}", failure.why),
+        description: format!("server {name} failed when it was last used: {}", failure.reason),
         todo: RUN_BY_HAND.to_owned(),
     };
     failed.filter(|(name, _)| !is_known_here(name)).map(finding).collect()
@@ -373,8 +380,9 @@ const RUN_BY_HAND: &str = "run its command by hand, or check that its URL can be
 
 fn store_and_switches(store: &StoreStatus, switches: &Switches) -> Vec<StatusFinding> {
     let mut found = Vec::new();
-    let mut find =
-        |level, what: String, todo: &str| found.push(StatusFinding { level, what, todo: todo.to_owned() });
+    let mut find = |level, description: String, todo: &str| {
+        found.push(StatusFinding { level, description, todo: todo.to_owned() })
+    };
     if let Some(trouble) = &store.trouble {
         find(
             FindingLevel::Trouble,
@@ -395,10 +403,10 @@ fn store_and_switches(store: &StoreStatus, switches: &Switches) -> Vec<StatusFin
     ]
     .into_iter()
     .filter(|(_, mode)| *mode != EnforcementMode::Enforce)
-    .map(|(what, mode)| match mode {
-        EnforcementMode::Off => format!("{what} off"),
-        EnforcementMode::Shadow => format!("{what} in shadow mode"),
-        EnforcementMode::Enforce => what.to_owned(),
+    .map(|(feature, mode)| match mode {
+        EnforcementMode::Off => format!("{feature} off"),
+        EnforcementMode::Shadow => format!("{feature} in shadow mode"),
+        EnforcementMode::Enforce => feature.to_owned(),
     })
     .collect();
     if !lowered.is_empty() {
@@ -431,20 +439,20 @@ mod tests {
 
     #[test]
     fn an_unavailable_store_and_lowered_switches_are_findings() {
-        let seen = |trouble: Option<&str>, switches| {
+        let findings = |trouble: Option<&str>, switches| {
             let trouble = trouble.map(str::to_owned);
             let store = StoreStatus { kind: "redis".to_owned(), trouble, records_lost: None };
             store_and_switches(&store, &switches)
                 .into_iter()
-                .map(|found| (found.level, found.what))
+                .map(|found| (found.level, found.description))
                 .collect::<Vec<_>>()
         };
-        assert_eq!(seen(None, Switches::default()), []);
+        assert_eq!(findings(None, Switches::default()), []);
         let silent = (FindingLevel::Trouble, "the redis store does not answer: gone".to_owned());
-        assert_eq!(seen(Some("gone"), Switches::default()), [silent]);
+        assert_eq!(findings(Some("gone"), Switches::default()), [silent]);
         let turned =
             Switches { all: EnforcementMode::Shadow, breaker: EnforcementMode::Off, ..Switches::default() };
         let switched = "switched: everything in shadow mode, breakers off".to_owned();
-        assert_eq!(seen(None, turned), [(FindingLevel::Attention, switched)]);
+        assert_eq!(findings(None, turned), [(FindingLevel::Attention, switched)]);
     }
 }

@@ -17,10 +17,10 @@ use steadfast_executor::{
     BreakerKey, BreakerView, DomainView, GuardTrip, GuardView, ModelScore, StoppedSession,
 };
 
-use super::paging::{NamedTool, asks, fits};
+use super::paging::{NamedTool, fits, list_query};
 use super::view::view;
 
-asks! {
+list_query! {
     /// Filters for circuit breakers.
     BreakersQuery by BreakerKey {
         /// Only breakers of this tenant. By default, those of no tenant.
@@ -44,22 +44,22 @@ pub struct Breakers {
 }
 
 /// Returns the known circuit breakers.
-pub async fn breakers(engine: &Engine, asked: &BreakersQuery) -> Result<Breakers, String> {
-    let page = asked.page()?;
-    let all = engine.admin().breakers(asked.tenant.as_ref()).await.into_iter().filter(|breaker| {
+pub async fn breakers(engine: &Engine, query: &BreakersQuery) -> Result<Breakers, String> {
+    let page = query.page()?;
+    let all = engine.admin().breakers(query.tenant.as_ref()).await.into_iter().filter(|breaker| {
         let tool = match &breaker.key {
             BreakerKey::Tool(tool) => Some(tool),
             BreakerKey::Dependency(_) => None,
         };
-        fits(asked.tool.as_ref().map(|named| &named.0), tool)
-            && fits(asked.namespace.as_ref(), tool.map(|tool| &tool.namespace))
-            && fits(asked.state.as_ref(), Some(&breaker.view.state))
+        fits(query.tool.as_ref().map(|named| &named.0), tool)
+            && fits(query.namespace.as_ref(), tool.map(|tool| &tool.namespace))
+            && fits(query.state.as_ref(), Some(&breaker.view.state))
     });
     let listed = page.of(all, |breaker| breaker.key.clone());
     Ok(Breakers { breakers: listed.rows, next: listed.next })
 }
 
-asks! {
+list_query! {
     /// Filters for trust.
     TrustQuery by String {
         /// Only entries of this tenant. By default, those of no tenant.
@@ -83,16 +83,16 @@ pub struct Trust {
 }
 
 /// Returns the tools, signatures and domains that are not fully trusted.
-pub fn trust(engine: &Engine, asked: &TrustQuery) -> Result<Trust, String> {
-    let page = asked.page()?;
-    let all = engine.admin().trust(asked.tenant.as_ref()).into_iter().filter(
+pub fn trust(engine: &Engine, query: &TrustQuery) -> Result<Trust, String> {
+    let page = query.page()?;
+    let all = engine.admin().trust(query.tenant.as_ref()).into_iter().filter(
         |TrustStatus { standing: one, .. }| {
-            asked.tool.as_ref().is_none_or(|NamedTool(tool)| {
+            query.tool.as_ref().is_none_or(|NamedTool(tool)| {
                 one.tool().is_some_and(|one| {
                     one.tool == tool.tool && (one.namespace == tool.namespace || one.is_in_any_namespace())
                 })
-            }) && fits(asked.namespace.as_ref(), one.plugin_name.as_ref())
-                && fits(asked.state.as_ref(), Some(&one.state))
+            }) && fits(query.namespace.as_ref(), one.plugin_name.as_ref())
+                && fits(query.state.as_ref(), Some(&one.state))
         },
     );
     let listed = page.of(all, |TrustStatus { standing: one, .. }| {
@@ -171,7 +171,7 @@ view! {
     }
 }
 
-asks! {
+list_query! {
     /// Filters for hosts and servers.
     DomainsQuery by String {
         /// Only calls of this tenant. By default, those of no tenant.
@@ -193,17 +193,17 @@ pub struct Domains {
 }
 
 /// Returns the results of calls by host and server.
-pub fn domains(engine: &Engine, asked: &DomainsQuery) -> Result<Domains, String> {
-    let page = asked.page()?;
-    let all = engine.admin().domains(asked.tenant.as_ref()).into_iter().filter(|view| {
-        fits(asked.domain.as_ref(), Some(&view.domain))
-            && fits(asked.failed.as_ref(), Some(&(view.failures > 0)))
+pub fn domains(engine: &Engine, query: &DomainsQuery) -> Result<Domains, String> {
+    let page = query.page()?;
+    let all = engine.admin().domains(query.tenant.as_ref()).into_iter().filter(|view| {
+        fits(query.domain.as_ref(), Some(&view.domain))
+            && fits(query.failed.as_ref(), Some(&(view.failures > 0)))
     });
     let listed = page.of(all, |view| view.domain.to_string());
     Ok(Domains { domains: listed.rows, next: listed.next })
 }
 
-asks! {
+list_query! {
     /// Filters for models.
     ModelsQuery by String {
         /// Only calls of this tenant. By default, those of no tenant.
@@ -225,17 +225,17 @@ pub struct Models {
 }
 
 /// Returns the scores of models with tools.
-pub fn models(engine: &Engine, asked: &ModelsQuery) -> Result<Models, String> {
-    let page = asked.page()?;
-    let all = engine.admin().model_scores(asked.tenant.as_ref()).into_iter().filter(|one| {
-        fits(asked.model.as_ref(), one.model.as_ref())
-            && fits(asked.tool.as_ref().map(|named| &named.0), one.tool.as_ref())
+pub fn models(engine: &Engine, query: &ModelsQuery) -> Result<Models, String> {
+    let page = query.page()?;
+    let all = engine.admin().model_scores(query.tenant.as_ref()).into_iter().filter(|one| {
+        fits(query.model.as_ref(), one.model.as_ref())
+            && fits(query.tool.as_ref().map(|named| &named.0), one.tool.as_ref())
     });
     let listed = page.of(all, |one| named(&(&one.model, &one.tool)));
     Ok(Models { models: listed.rows, next: listed.next })
 }
 
-asks! {
+list_query! {
     /// Filters for pending approvals.
     ApprovalsQuery by u64 {
         /// Only requests of this tenant. By default, those of no tenant.
@@ -325,18 +325,18 @@ view! {
 }
 
 /// Returns the pending approvals.
-pub fn approvals(engine: &Engine, asked: &ApprovalsQuery) -> Result<Approvals, String> {
-    let page = asked.page()?;
-    let all = engine.admin().approvals(asked.tenant.as_ref()).into_iter().filter(|(_, request)| {
-        fits(asked.tool.as_ref().map(|named| &named.0), Some(&request.tool))
-            && fits(asked.session.as_ref(), request.session.as_ref())
+pub fn approvals(engine: &Engine, query: &ApprovalsQuery) -> Result<Approvals, String> {
+    let page = query.page()?;
+    let all = engine.admin().approvals(query.tenant.as_ref()).into_iter().filter(|(_, request)| {
+        fits(query.tool.as_ref().map(|named| &named.0), Some(&request.tool))
+            && fits(query.session.as_ref(), request.session.as_ref())
     });
     let all = all.map(|(id, request)| ApprovalView { id: id.0, request: request.into() });
     let listed = page.of(all, |waiting| waiting.id);
     Ok(Approvals { approvals: listed.rows, next: listed.next })
 }
 
-asks! {
+list_query! {
     /// Filters for the loop guard.
     GuardQuery by String {
         /// Only sessions of this tenant. By default, those of no tenant.
@@ -366,11 +366,11 @@ enum GuardRow {
 }
 
 /// Returns the stopped sessions and the recent trips of the loop guard.
-pub fn guard(engine: &Engine, asked: &GuardQuery) -> Result<GuardActivity, String> {
-    let page = asked.page()?;
-    let GuardView { stopped, trips } = engine.admin().guard(asked.tenant.as_ref());
-    let tool = asked.tool.as_ref().map(|named| &named.0);
-    let session = asked.session.as_ref();
+pub fn guard(engine: &Engine, query: &GuardQuery) -> Result<GuardActivity, String> {
+    let page = query.page()?;
+    let GuardView { stopped, trips } = engine.admin().guard(query.tenant.as_ref());
+    let tool = query.tool.as_ref().map(|named| &named.0);
+    let session = query.session.as_ref();
     let stopped = stopped
         .into_iter()
         .filter(|one| fits(tool, one.stopped.tool.as_ref()) && fits(session, one.session.as_ref()));
@@ -379,8 +379,8 @@ pub fn guard(engine: &Engine, asked: &GuardQuery) -> Result<GuardActivity, Strin
     let listed = page.of(stopped.map(GuardRow::Stopped).chain(trips.map(GuardRow::Trip)), |row| match row {
         // The time since which it is stopped may change, so it is not part of the key.
         GuardRow::Stopped(StoppedSession { session, stopped }) => {
-            let what = (session, &stopped.tool, &stopped.arguments, &stopped.turn, stopped.layer);
-            format!("stopped {}", named(&what))
+            let key = (session, &stopped.tool, &stopped.arguments, &stopped.turn, stopped.layer);
+            format!("stopped {}", named(&key))
         }
         // The time of the first trip does not change, and has a fixed length.
         GuardRow::Trip(trip) => {

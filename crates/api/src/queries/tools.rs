@@ -7,9 +7,9 @@ use steadfast::{Engine, Timestamp};
 use steadfast_core::id::{Namespace, TenantId, ToolRef};
 use steadfast_executor::{BreakerKey, ToolRegistry, ToolView};
 
-use super::paging::{asks, fits};
+use super::paging::{fits, list_query};
 
-asks! {
+list_query! {
     /// Filters for tools.
     ToolsQuery by BreakerKey {
         /// The state of tools for this tenant. By default, for calls of no tenant.
@@ -56,28 +56,28 @@ pub struct ToolAnnotations {
 
 /// Returns the last annotations of a tool, or `None` if there are none.
 pub async fn annotations(engine: &Engine, tool: ToolRef) -> Result<Option<ToolAnnotations>, StoreError> {
-    let seen = engine.last_annotations(&tool).await?;
-    Ok(seen.map(|seen| ToolAnnotations {
+    let record = engine.last_annotations(&tool).await?;
+    Ok(record.map(|record| ToolAnnotations {
         tool,
-        read_only_hint: seen.annotations.read_only,
-        destructive_hint: seen.annotations.destructive,
-        idempotent_hint: seen.annotations.idempotent,
-        trusted: seen.are_trusted,
-        seen_at: seen.at,
+        read_only_hint: record.annotations.read_only,
+        destructive_hint: record.annotations.destructive,
+        idempotent_hint: record.annotations.idempotent,
+        trusted: record.are_trusted,
+        seen_at: record.at,
     }))
 }
 
 /// Returns the tools that can be called here, as far as they are known, and the tools that were called.
 pub async fn tools(
     engine: &Engine,
-    shelf: &dyn ToolRegistry,
-    asked: &ToolsQuery,
+    registry: &dyn ToolRegistry,
+    query: &ToolsQuery,
 ) -> Result<ToolPage, String> {
-    let page = asked.page()?;
-    let all = engine.admin().tools(asked.tenant.as_ref(), shelf.list()).await.into_iter().filter(|view| {
-        fits(asked.namespace.as_ref(), Some(&view.tool.namespace))
-            && asked.prefix.as_ref().is_none_or(|prefix| view.tool.to_string().starts_with(prefix))
-            && fits(asked.called.as_ref(), Some(&view.called))
+    let page = query.page()?;
+    let all = engine.admin().tools(query.tenant.as_ref(), registry.list()).await.into_iter().filter(|view| {
+        fits(query.namespace.as_ref(), Some(&view.tool.namespace))
+            && query.prefix.as_ref().is_none_or(|prefix| view.tool.to_string().starts_with(prefix))
+            && fits(query.called.as_ref(), Some(&view.called))
     });
     // The key of its breaker is unique, whatever characters the name contains.
     let listed = page.of(all, |view| BreakerKey::Tool(view.tool.clone()));
@@ -85,9 +85,9 @@ pub async fn tools(
 }
 
 /// Returns true if a tool is known: it can be called here, or was called or reported on for any tenant.
-pub(crate) async fn is_known(engine: &Engine, shelf: &dyn ToolRegistry, tool: &ToolRef) -> bool {
+pub(crate) async fn is_known(engine: &Engine, registry: &dyn ToolRegistry, tool: &ToolRef) -> bool {
     for tenant in engine.admin().tenants() {
-        let known = engine.admin().tools(tenant.as_ref(), shelf.list()).await;
+        let known = engine.admin().tools(tenant.as_ref(), registry.list()).await;
         if known.iter().any(|view| view.tool == *tool)
             || engine.admin().score(tenant.as_ref(), tool).is_some()
         {

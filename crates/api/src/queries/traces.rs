@@ -16,10 +16,10 @@ use steadfast_store::JournalPosition;
 use steadfast_turn::trace::{SpanId, TraceEvent, TraceEventKind, TraceEventType, TraceId, TraceSpan, iso};
 use steadfast_turn::{FailureStrategy, TurnCallOutcome, TurnStatus};
 
-use super::paging::asks;
+use super::paging::list_query;
 use super::view::view;
 
-asks! {
+list_query! {
     /// Filters for turns.
     TracesQuery by Reverse<JournalPosition> {
         /// Only turns of this tenant.
@@ -56,8 +56,8 @@ pub struct Traces {
 }
 
 /// Returns the turns that match.
-pub async fn traces(engine: &Engine, wanted: &TurnQuery) -> Result<Traces, StoreError> {
-    let part = engine.turns(wanted).await?;
+pub async fn traces(engine: &Engine, query: &TurnQuery) -> Result<Traces, StoreError> {
+    let part = engine.turns(query).await?;
     let turns = part.found.into_iter().map(TurnView::from).collect();
     Ok(Traces { turns, next: part.next.map(|place| place.to_string()) })
 }

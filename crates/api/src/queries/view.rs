@@ -8,16 +8,16 @@ macro_rules! view {
     (
         $(#[$about:meta])*
         $view:ident of $stored:ident
-        { $($(#[$what:meta])* $field:ident: $kind:ty,)* }
-        { $($(#[$optional_what:meta])* $optional:ident: $optional_kind:ty,)* }
+        { $($(#[$attr:meta])* $field:ident: $kind:ty,)* }
+        { $($(#[$optional_attr:meta])* $optional:ident: $optional_kind:ty,)* }
     ) => {
         $(#[$about])*
         #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
         #[serde(rename_all = "camelCase")]
         pub struct $view {
-            $($(#[$what])* pub $field: $kind,)*
+            $($(#[$attr])* pub $field: $kind,)*
             $(
-                $(#[$optional_what])*
+                $(#[$optional_attr])*
                 #[serde(default, skip_serializing_if = "Option::is_none")]
                 pub $optional: Option<$optional_kind>,
             )*

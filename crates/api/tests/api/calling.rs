@@ -17,7 +17,7 @@ use steadfast_api::AccessRules;
 
 use crate::support::{
     ApiTestWorld, PATIENCE, access_of, envelope, gated, gathered_is_written, http_fault, in_session, keyed,
-    settle, told,
+    send_bytes, settle,
 };
 
 #[tokio::test(start_paused = true)]
@@ -27,17 +27,17 @@ async fn tr_1_what_is_no_envelope_is_told_everything_that_is_wrong_and_leaves_no
     let mut wrong = keyed("bank/pay", json!({}), "k");
     wrong["contractVersion"] = "9.9".into();
     wrong.as_object_mut().unwrap().remove("toolName");
-    let said = world.call(&wrong).await;
-    assert_eq!((said.status, said.code()), (StatusCode::BAD_REQUEST, "unsupported_version"));
-    let message = said.body["error"]["message"].as_str().unwrap();
+    let response = world.call(&wrong).await;
+    assert_eq!((response.status, response.code()), (StatusCode::BAD_REQUEST, "unsupported_version"));
+    let message = response.body["error"]["message"].as_str().unwrap();
     assert!(
         message.contains("contractVersion: expected") && message.contains("toolName: expected"),
         "{message}"
     );
     let records = world.steer("get", "/v1/records", &Value::Null).await;
     assert_eq!((world.runs("bank/pay"), &records["records"]), (0, &json!([])));
-    let said = world.call(&keyed("bank/pay", json!({}), "k")).await;
-    assert_eq!((said.status, &said.body["output"]["content"]), (StatusCode::OK, &json!("run 1")));
+    let response = world.call(&keyed("bank/pay", json!({}), "k")).await;
+    assert_eq!((response.status, &response.body["output"]["content"]), (StatusCode::OK, &json!("run 1")));
 }
 
 #[tokio::test(start_paused = true)]
@@ -47,29 +47,34 @@ async fn tr_1_a_misspelt_field_is_a_mistake_where_the_caller_wants_to_hear_of_it
     let mut call = envelope("bank/pay", json!({}));
     call["transprot"] = json!({});
     assert_eq!(world.call(&call).await.status, StatusCode::OK);
-    let said = world.post("/v1/calls?strict=true", &[], &call.to_string()).await;
+    let response = world.post("/v1/calls?strict=true", &[], &call.to_string()).await;
     // It matches the schema: only for this caller it is an error.
-    assert_eq!((said.status, said.code()), (StatusCode::UNPROCESSABLE_ENTITY, "invalid_envelope"));
-    assert!(said.body["error"]["message"].as_str().unwrap().contains("transprot"));
+    assert_eq!((response.status, response.code()), (StatusCode::UNPROCESSABLE_ENTITY, "invalid_envelope"));
+    assert!(response.body["error"]["message"].as_str().unwrap().contains("transprot"));
     call["requestId"] = json!("");
-    let said = world.post("/v1/calls?strict=true", &[], &call.to_string()).await;
-    assert_eq!(said.status, StatusCode::BAD_REQUEST, "whoever is not strict calls that a mistake too");
+    let response = world.post("/v1/calls?strict=true", &[], &call.to_string()).await;
+    assert_eq!(response.status, StatusCode::BAD_REQUEST, "whoever is not strict calls that a mistake too");
 }
 
 #[tokio::test(start_paused = true)]
 async fn tr_2_a_duplicate_in_flight_waits_and_does_not_run() {
     let world = ApiTestWorld::new(&[]).await;
-    let (begun, may_end) = gated(&world, "bank/pay");
+    let (started, may_end) = gated(&world, "bank/pay");
     let call = keyed("bank/pay", json!({ "to": "bob" }), "k");
     let mut hasty = call.clone();
     hasty["transport"] = json!({ "dedupeMode": "bestEffort" });
     let first = world.call(&call);
     let others = async {
-        begun.acquire().await.unwrap().forget();
+        started.acquire().await.unwrap().forget();
         let (second, ()) = tokio::join!(world.call(&call), async {
             settle().await;
-            let said = world.call(&hasty).await;
-            assert_eq!((said.status, said.code()), (StatusCode::CONFLICT, "in_flight"), "{}", said.body);
+            let response = world.call(&hasty).await;
+            assert_eq!(
+                (response.status, response.code()),
+                (StatusCode::CONFLICT, "in_flight"),
+                "{}",
+                response.body
+            );
             may_end.add_permits(1);
         });
         second
@@ -85,11 +90,11 @@ async fn tr_2_a_duplicate_in_flight_waits_and_does_not_run() {
 #[tokio::test(start_paused = true)]
 async fn tr_2_without_dedupe_both_run() {
     let world = ApiTestWorld::new(&[]).await;
-    let (begun, may_end) = gated(&world, "bank/pay");
+    let (started, may_end) = gated(&world, "bank/pay");
     let mut call = envelope("bank/pay", json!({ "to": "bob" }));
     call["transport"] = json!({ "dedupeMode": "disabled" });
     tokio::join!(world.call(&call), world.call(&call), async {
-        begun.acquire_many(2).await.unwrap().forget();
+        started.acquire_many(2).await.unwrap().forget();
         may_end.add_permits(2);
     });
     assert_eq!(world.runs("bank/pay"), 2);
@@ -107,11 +112,14 @@ async fn tr_3_a_duplicate_of_a_finished_call_gets_its_answer_and_the_key_back() 
     let second = post(&call, "invoice 42").await;
     // The same key in the envelope.
     let third = world.call(&keyed("bank/pay", json!({ "to": "bob" }), "invoice 42")).await;
-    for said in [&first, &second, &third] {
-        assert_eq!((said.status, said.header("idempotency-key")), (StatusCode::OK, Some("invoice 42")));
-        assert_eq!(said.body["output"]["content"], "run 1");
+    for response in [&first, &second, &third] {
+        assert_eq!(
+            (response.status, response.header("idempotency-key")),
+            (StatusCode::OK, Some("invoice 42"))
+        );
+        assert_eq!(response.body["output"]["content"], "run 1");
     }
-    let cached = [&first, &second, &third].map(|said| said.body["fromCache"].as_bool().unwrap());
+    let cached = [&first, &second, &third].map(|response| response.body["fromCache"].as_bool().unwrap());
     assert_eq!((cached, world.runs("bank/pay")), ([false, true, true], 1));
     let another = post(&keyed("bank/pay", json!({ "to": "bob" }), "invoice 42"), "invoice 43").await;
     assert_eq!(another.status, StatusCode::UNPROCESSABLE_ENTITY, "{}", another.body);
@@ -130,8 +138,11 @@ async fn tr_4_the_same_key_with_other_parameters_is_a_conflict() {
     let world = ApiTestWorld::new(&[]).await;
     world.works("bank/pay");
     world.call(&keyed("bank/pay", json!({ "to": "bob" }), "k")).await;
-    let said = world.call(&keyed("bank/pay", json!({ "to": "eve" }), "k")).await;
-    assert_eq!((said.status, said.code()), (StatusCode::UNPROCESSABLE_ENTITY, "idempotency_conflict"));
+    let response = world.call(&keyed("bank/pay", json!({ "to": "eve" }), "k")).await;
+    assert_eq!(
+        (response.status, response.code()),
+        (StatusCode::UNPROCESSABLE_ENTITY, "idempotency_conflict")
+    );
     assert_eq!(world.runs("bank/pay"), 1);
     let again = world.call(&keyed("bank/pay", json!({ "to": "bob" }), "k")).await;
     assert_eq!((again.status, &again.body["fromCache"]), (StatusCode::OK, &json!(true)));
@@ -143,9 +154,14 @@ async fn tr_5_transient_faults_are_retried_until_one_attempt_succeeds() {
     world.tool("web/get", async |number: u32, _| -> ToolResult {
         if number < 3 { Err(http_fault(503)) } else { Ok(ToolOutput::text("there")) }
     });
-    let said = world.call(&envelope("web/get", json!({}))).await;
-    assert_eq!((said.status, &said.body["attempts"]), (StatusCode::OK, &json!(3)), "{}", said.body);
-    assert_eq!(said.body["retriedBy"].as_array().unwrap().len(), 2);
+    let response = world.call(&envelope("web/get", json!({}))).await;
+    assert_eq!(
+        (response.status, &response.body["attempts"]),
+        (StatusCode::OK, &json!(3)),
+        "{}",
+        response.body
+    );
+    assert_eq!(response.body["retriedBy"].as_array().unwrap().len(), 2);
     let stable = world.call(&envelope("web/get", json!({}))).await;
     assert_eq!(stable.body["attempts"], 1);
 }
@@ -154,14 +170,14 @@ async fn tr_5_transient_faults_are_retried_until_one_attempt_succeeds() {
 async fn tr_6_a_terminal_error_is_tried_once() {
     let world = ApiTestWorld::new(&[]).await;
     world.fails("web/get", 400);
-    let said = world.call(&envelope("web/get", json!({}))).await;
+    let response = world.call(&envelope("web/get", json!({}))).await;
     assert_eq!(
-        (&said.body["attempts"], &said.body["error"]["terminal"]),
+        (&response.body["attempts"], &response.body["error"]["terminal"]),
         (&json!(1), &json!(true)),
         "{}",
-        said.body
+        response.body
     );
-    assert_eq!((said.status, said.code()), (StatusCode::OK, "tool_error"));
+    assert_eq!((response.status, response.code()), (StatusCode::OK, "tool_error"));
     assert_eq!(world.runs("web/get"), 1);
 }
 
@@ -169,9 +185,14 @@ async fn tr_6_a_terminal_error_is_tried_once() {
 async fn tr_7_a_tool_that_keeps_failing_is_tried_as_often_as_allowed() {
     let world = ApiTestWorld::new(&[]).await;
     world.fails("web/get", 503);
-    let said = world.call(&envelope("web/get", json!({}))).await;
-    assert_eq!((said.status, said.code()), (StatusCode::BAD_GATEWAY, "retry_exhausted"), "{}", said.body);
-    assert_eq!((said.body["status"].as_str(), world.runs("web/get")), (Some("retry_exhausted"), 4));
+    let response = world.call(&envelope("web/get", json!({}))).await;
+    assert_eq!(
+        (response.status, response.code()),
+        (StatusCode::BAD_GATEWAY, "retry_exhausted"),
+        "{}",
+        response.body
+    );
+    assert_eq!((response.body["status"].as_str(), world.runs("web/get")), (Some("retry_exhausted"), 4));
     let mut modest = envelope("web/get", json!({ "page": 2 }));
     modest["transport"] = json!({ "retryBudget": { "maxAttempts": 1, "maxElapsedMs": 1000 } });
     world.call(&modest).await;
@@ -198,22 +219,22 @@ async fn tr_8_an_open_breaker_refuses_at_once_and_says_when_to_come_back() {
     let world = broken(&[]).await;
     world.works("bank/pay");
     let began = tokio::time::Instant::now();
-    let said = world.call(&envelope("bank/pay", json!({ "amount": 9 }))).await;
+    let response = world.call(&envelope("bank/pay", json!({ "amount": 9 }))).await;
     assert_eq!(began.elapsed(), Duration::ZERO, "it waits for nothing, on the clock of the test");
     assert_eq!(
-        (said.status, said.code()),
+        (response.status, response.code()),
         (StatusCode::SERVICE_UNAVAILABLE, "circuit_open"),
         "{}",
-        said.body
+        response.body
     );
     assert_eq!(
-        (said.body["status"].as_str(), said.header("retry-after")),
+        (response.body["status"].as_str(), response.header("retry-after")),
         (Some("circuit_open"), Some("30"))
     );
-    assert_eq!((world.runs("bank/pay"), &said.body["attempts"]), (5, &json!(0)));
+    assert_eq!((world.runs("bank/pay"), &response.body["attempts"]), (5, &json!(0)));
     tokio::time::advance(Duration::from_millis(500)).await;
-    let said = world.call(&envelope("bank/pay", json!({ "amount": 9 }))).await;
-    let (ms, seconds) = (&said.body["error"]["retryAfterMs"], said.header("retry-after"));
+    let response = world.call(&envelope("bank/pay", json!({ "amount": 9 }))).await;
+    let (ms, seconds) = (&response.body["error"]["retryAfterMs"], response.header("retry-after"));
     assert_eq!((ms, seconds), (&json!(29_500), Some("30")), "rounded up");
 }
 
@@ -223,10 +244,10 @@ async fn tr_9_after_the_cool_down_two_good_probes_close_the_breaker() {
     world.works("bank/pay");
     tokio::time::advance(Duration::from_secs(31)).await;
     for expected in ["HALF_OPEN", "CLOSED"] {
-        let said = world.call(&envelope("bank/pay", json!({ "amount": 9 }))).await;
-        assert_eq!(said.status, StatusCode::OK, "{}", said.body);
-        let seen = world.steer("get", "/v1/breakers", &Value::Null).await;
-        assert_eq!(seen["breakers"][0]["state"], expected, "{seen}");
+        let response = world.call(&envelope("bank/pay", json!({ "amount": 9 }))).await;
+        assert_eq!(response.status, StatusCode::OK, "{}", response.body);
+        let breakers = world.steer("get", "/v1/breakers", &Value::Null).await;
+        assert_eq!(breakers["breakers"][0]["state"], expected, "{breakers}");
     }
 }
 
@@ -236,8 +257,11 @@ async fn tr_10_a_failed_probe_opens_it_again_for_as_long() {
     tokio::time::advance(Duration::from_secs(31)).await;
     world.call(&envelope("bank/pay", json!({ "amount": 9 }))).await;
     assert_eq!(world.runs("bank/pay"), 6, "the probe");
-    let said = world.call(&envelope("bank/pay", json!({ "amount": 9 }))).await;
-    assert_eq!((said.status, said.header("retry-after")), (StatusCode::SERVICE_UNAVAILABLE, Some("30")));
+    let response = world.call(&envelope("bank/pay", json!({ "amount": 9 }))).await;
+    assert_eq!(
+        (response.status, response.header("retry-after")),
+        (StatusCode::SERVICE_UNAVAILABLE, Some("30"))
+    );
     assert_eq!(world.runs("bank/pay"), 6);
 }
 
@@ -246,19 +270,19 @@ async fn tr_11_an_open_breaker_ends_retries() {
     let world = ApiTestWorld::new(&[("tools.\"web/get\".trust.mode", "off")]).await;
     world.fails("web/get", 503);
     world.call(&envelope("web/get", json!({}))).await;
-    let said = world.call(&envelope("web/get", json!({ "page": 2 }))).await;
+    let response = world.call(&envelope("web/get", json!({ "page": 2 }))).await;
     assert_eq!(world.runs("web/get"), 5, "the fifth opened it, and there was no sixth");
     assert_eq!(
-        (said.status, said.code()),
+        (response.status, response.code()),
         (StatusCode::SERVICE_UNAVAILABLE, "circuit_open"),
         "{}",
-        said.body
+        response.body
     );
-    assert_eq!(said.body["status"], "retry_exhausted", "it had been tried");
+    assert_eq!(response.body["status"], "retry_exhausted", "it had been tried");
     for number in 0..20 {
         let call = envelope("web/get", json!({ "page": 3 }));
-        let said = world.call(&in_session(call, &format!("s-{number}"))).await;
-        assert_eq!(said.status, StatusCode::SERVICE_UNAVAILABLE);
+        let response = world.call(&in_session(call, &format!("s-{number}"))).await;
+        assert_eq!(response.status, StatusCode::SERVICE_UNAVAILABLE);
     }
     assert_eq!(world.runs("web/get"), 5);
 }
@@ -297,8 +321,8 @@ async fn tr_12_hooks_see_each_attempt_and_each_short_circuit_once() {
     });
     world.call(&keyed("web/get", json!({}), "k")).await;
     world.call(&keyed("web/get", json!({}), "k")).await;
-    let seen = [&hooks.before, &hooks.after, &hooks.short].map(|count| count.load(Ordering::SeqCst));
-    assert_eq!(seen, [2, 2, 1]);
+    let counts = [&hooks.before, &hooks.after, &hooks.short].map(|count| count.load(Ordering::SeqCst));
+    assert_eq!(counts, [2, 2, 1]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -321,15 +345,15 @@ async fn tr_14_switched_off_calls_go_straight_through() {
     world.works("bank/pay");
     world.steer("put", "/v1/switches", &json!({ "all": "off" })).await;
     for run in 6..8 {
-        let said = world.call(&keyed("bank/pay", json!({ "amount": 1 }), "k")).await;
+        let response = world.call(&keyed("bank/pay", json!({ "amount": 1 }), "k")).await;
         assert_eq!(
-            (said.status, &said.body["output"]["content"]),
+            (response.status, &response.body["output"]["content"]),
             (StatusCode::OK, &json!(format!("run {run}")))
         );
     }
     world.steer("put", "/v1/switches", &json!({ "all": "enforce" })).await;
-    let said = world.call(&envelope("bank/pay", json!({}))).await;
-    assert_eq!(said.status, StatusCode::SERVICE_UNAVAILABLE, "the breaker is as it was");
+    let response = world.call(&envelope("bank/pay", json!({}))).await;
+    assert_eq!(response.status, StatusCode::SERVICE_UNAVAILABLE, "the breaker is as it was");
 }
 
 /// Lines of the log, which its own thread writes.
@@ -385,7 +409,7 @@ async fn sf_6_tr_15_secrets_in_parameters_keys_and_answers_are_told_to_nobody_el
     // After all events of the other calls.
     world.works("bank/last");
     world.call(&in_session(envelope("bank/last", json!({})), "the last of them")).await;
-    let mut told = vec![refused, lines.until(&["tool_call_end", "the last of them"])];
+    let mut outputs = vec![refused, lines.until(&["tool_call_end", "the last of them"])];
     for path in [
         "/metrics",
         "/v1/status",
@@ -396,25 +420,36 @@ async fn sf_6_tr_15_secrets_in_parameters_keys_and_answers_are_told_to_nobody_el
         "/v1/tools",
         "/v1/audit",
     ] {
-        told.push(world.steer("get", path, &Value::Null).await.to_string());
+        outputs.push(world.steer("get", path, &Value::Null).await.to_string());
     }
-    for (secret, place) in SECRETS.iter().flat_map(|secret| told.iter().map(move |place| (secret, place))) {
+    for (secret, place) in SECRETS.iter().flat_map(|secret| outputs.iter().map(move |place| (secret, place)))
+    {
         assert!(!place.contains(secret), "{secret} in {place}");
     }
-    let ends = told[1].lines().filter(|line| line.contains("tool_call_end")).count();
-    assert_eq!(ends, 7, "the log has the calls: {}", told[1]);
+    let ends = outputs[1].lines().filter(|line| line.contains("tool_call_end")).count();
+    assert_eq!(ends, 7, "the log has the calls: {}", outputs[1]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_tool_that_nobody_has_is_404_and_whoever_insists_is_stopped() {
     let world = ApiTestWorld::new(&[]).await;
-    let said = world.call(&envelope("bank/pai", json!({}))).await;
-    assert_eq!((said.status, said.code()), (StatusCode::NOT_FOUND, "unknown_tool"), "{}", said.body);
-    let message = said.body["error"]["message"].as_str().unwrap();
+    let response = world.call(&envelope("bank/pai", json!({}))).await;
+    assert_eq!(
+        (response.status, response.code()),
+        (StatusCode::NOT_FOUND, "unknown_tool"),
+        "{}",
+        response.body
+    );
+    let message = response.body["error"]["message"].as_str().unwrap();
     assert!(message.contains("bank/pai") && message.contains("http/NAME"), "{message}");
     world.call(&envelope("bank/pai", json!({}))).await;
-    let said = world.call(&envelope("bank/pai", json!({}))).await;
-    assert_eq!((said.status, said.code()), (StatusCode::FORBIDDEN, "loop_detected"), "{}", said.body);
+    let response = world.call(&envelope("bank/pai", json!({}))).await;
+    assert_eq!(
+        (response.status, response.code()),
+        (StatusCode::FORBIDDEN, "loop_detected"),
+        "{}",
+        response.body
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -428,28 +463,38 @@ async fn a_call_that_takes_too_long_and_one_that_nobody_knows_of() {
     for tool in ["web/get", "bank/pay"] {
         world.tool(tool, async |_, _| std::future::pending().await);
     }
-    let said = world.call(&envelope("web/get", json!({}))).await;
-    assert_eq!((said.status, said.code()), (StatusCode::GATEWAY_TIMEOUT, "timeout"), "{}", said.body);
-    let said = world.call(&keyed("bank/pay", json!({}), "k")).await;
-    assert_eq!((said.status, said.code()), (StatusCode::CONFLICT, "outcome_unknown"), "{}", said.body);
+    let response = world.call(&envelope("web/get", json!({}))).await;
+    assert_eq!(
+        (response.status, response.code()),
+        (StatusCode::GATEWAY_TIMEOUT, "timeout"),
+        "{}",
+        response.body
+    );
+    let response = world.call(&keyed("bank/pay", json!({}), "k")).await;
+    assert_eq!(
+        (response.status, response.code()),
+        (StatusCode::CONFLICT, "outcome_unknown"),
+        "{}",
+        response.body
+    );
     assert_eq!(world.runs("bank/pay"), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_for_which_there_is_no_room_is_429_and_says_when_to_come_back() {
     let world = ApiTestWorld::new(&[("tools.\"bank/pay\".limits.concurrency", "1")]).await;
-    let (begun, may_end) = gated(&world, "bank/pay");
+    let (started, may_end) = gated(&world, "bank/pay");
     let first = envelope("bank/pay", json!({ "to": "bob" }));
     tokio::join!(world.call(&first), async {
-        begun.acquire().await.unwrap().forget();
-        let said = world.call(&envelope("bank/pay", json!({ "to": "eve" }))).await;
+        started.acquire().await.unwrap().forget();
+        let response = world.call(&envelope("bank/pay", json!({ "to": "eve" }))).await;
         assert_eq!(
-            (said.status, said.code()),
+            (response.status, response.code()),
             (StatusCode::TOO_MANY_REQUESTS, "overloaded"),
             "{}",
-            said.body
+            response.body
         );
-        assert_eq!(said.header("retry-after"), Some("1"));
+        assert_eq!(response.header("retry-after"), Some("1"));
         may_end.add_permits(1);
     });
     assert_eq!(world.runs("bank/pay"), 1);
@@ -464,12 +509,12 @@ async fn only_a_call_that_shows_nothing_meanwhile_is_answered_before_it_is_over(
         tokio::time::sleep(Duration::from_secs(20)).await;
         Ok(ToolOutput::text("paid"))
     });
-    let said = world.call(&keyed("bank/pay", json!({}), "a")).await;
-    assert_eq!((said.status, said.code()), (StatusCode::CONFLICT, "in_flight"), "{}", said.body);
+    let response = world.call(&keyed("bank/pay", json!({}), "a")).await;
+    assert_eq!((response.status, response.code()), (StatusCode::CONFLICT, "in_flight"), "{}", response.body);
     let call = keyed("bank/pay", json!({}), "b").to_string();
-    let said = world.post("/v1/calls", &[("accept", "text/event-stream")], &call).await;
-    let events = events(said.body.as_str().unwrap());
-    assert_eq!(events.last().unwrap().1["output"]["content"], "paid", "{}", said.body);
+    let response = world.post("/v1/calls", &[("accept", "text/event-stream")], &call).await;
+    let events = events(response.body.as_str().unwrap());
+    assert_eq!(events.last().unwrap().1["output"]["content"], "paid", "{}", response.body);
 }
 
 #[tokio::test(start_paused = true)]
@@ -481,13 +526,13 @@ async fn an_attempt_that_is_ended_is_told_as_ended() {
     .await;
     world.tool("web/get", async |_, _| std::future::pending().await);
     let call = envelope("web/get", json!({})).to_string();
-    let said = world.post("/v1/calls", &[("accept", "text/event-stream")], &call).await;
-    let events = events(said.body.as_str().unwrap());
-    let [(_, begun), (_, ended), (_, result)] = &events[..] else { panic!("{}", said.body) };
-    assert_eq!(begun, &json!({ "attempt": 1, "state": "begun" }));
-    assert_eq!((&ended["attempt"], &ended["state"]), (&json!(1), &json!("ended")), "{}", said.body);
-    assert!(ended["tookMs"].as_u64().is_some_and(|took| took >= 30_000), "{}", said.body);
-    assert_eq!(result["error"]["code"], "timeout", "{}", said.body);
+    let response = world.post("/v1/calls", &[("accept", "text/event-stream")], &call).await;
+    let events = events(response.body.as_str().unwrap());
+    let [(_, start), (_, end), (_, result)] = &events[..] else { panic!("{}", response.body) };
+    assert_eq!(start, &json!({ "attempt": 1, "state": "begun" }));
+    assert_eq!((&end["attempt"], &end["state"]), (&json!(1), &json!("ended")), "{}", response.body);
+    assert!(end["tookMs"].as_u64().is_some_and(|took| took >= 30_000), "{}", response.body);
+    assert_eq!(result["error"]["code"], "timeout", "{}", response.body);
 }
 
 #[tokio::test(start_paused = true)]
@@ -500,26 +545,29 @@ async fn a_tool_that_says_no_has_answered() {
         )
         .into())
     });
-    let said = world.call(&envelope("web/get", json!({}))).await;
-    assert_eq!((said.status, said.code()), (StatusCode::OK, "tool_error"), "{}", said.body);
-    assert_eq!(said.body["status"], "error");
+    let response = world.call(&envelope("web/get", json!({}))).await;
+    assert_eq!((response.status, response.code()), (StatusCode::OK, "tool_error"), "{}", response.body);
+    assert_eq!(response.body["status"], "error");
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_a_tool_depends_on_counts_where_the_caller_names_nothing() {
     let world = ApiTestWorld::new(&[]).await;
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let seeing = seen.clone();
+    let domains = Arc::new(Mutex::new(Vec::new()));
+    let recorder = domains.clone();
     world.tool("web/get", move |_, attempt: Attempt| {
-        seeing.lock().unwrap().push(attempt.envelope.target.domain.clone().map(|domain| domain.to_string()));
+        recorder
+            .lock()
+            .unwrap()
+            .push(attempt.envelope.target.domain.clone().map(|domain| domain.to_string()));
         async { Ok(ToolOutput::text("there")) }
     });
     let mut named = envelope("web/get", json!({}));
     world.call(&named).await;
     named["target"]["domain"] = "other.example".into();
     world.call(&named).await;
-    let seen: Vec<_> = seen.lock().unwrap().iter().flatten().cloned().collect();
-    assert_eq!(seen, ["bench.example", "other.example"]);
+    let domains: Vec<_> = domains.lock().unwrap().iter().flatten().cloned().collect();
+    assert_eq!(domains, ["bench.example", "other.example"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -546,16 +594,16 @@ async fn sf_5_hostile_bodies_are_refused_and_run_nothing() {
         (huge.into_bytes(), 413),
     ] {
         for path in ["/v1/calls", "/v1/calls/begin", "/v1/failures", "/v1/successes"] {
-            let said = told(&world.api, Request::post(path), body.clone()).await;
+            let response = send_bytes(&world.api, Request::post(path), body.clone()).await;
             let shown = String::from_utf8_lossy(&body[..body.len().min(200)]).into_owned();
-            assert_eq!(said.status.as_u16(), expected, "{path} {shown}: {}", said.body);
-            assert!(!said.body["error"]["message"].as_str().unwrap().is_empty());
+            assert_eq!(response.status.as_u16(), expected, "{path} {shown}: {}", response.body);
+            assert!(!response.body["error"]["message"].as_str().unwrap().is_empty());
         }
     }
     assert_eq!(world.runs("bank/pay"), 0);
     let number = good.replace("\"params\":{}", "\"params\":{\"a\":123456789012345678901234567890e999}");
-    let said = told(&world.api, Request::post("/v1/calls"), number.into_bytes()).await;
-    assert!(said.status.as_u16() < 500, "{}", said.body);
+    let response = send_bytes(&world.api, Request::post("/v1/calls"), number.into_bytes()).await;
+    assert!(response.status.as_u16() < 500, "{}", response.body);
 }
 
 #[tokio::test(start_paused = true)]
@@ -576,15 +624,15 @@ async fn sf_7_a_token_says_who_calls() {
         StatusCode::FORBIDDEN
     );
     assert_eq!(post(&ann, &call).await.status, StatusCode::OK);
-    let said = post(&bob, &call).await;
-    assert_eq!((said.status, said.code()), (StatusCode::FORBIDDEN, "forbidden"));
-    let message = said.body["error"]["message"].as_str().unwrap();
+    let response = post(&bob, &call).await;
+    assert_eq!((response.status, response.code()), (StatusCode::FORBIDDEN, "forbidden"));
+    let message = response.body["error"]["message"].as_str().unwrap();
     assert!(message.contains("`bob`") && message.contains("omit it"), "{message}");
     let mut unnamed = call.clone();
     unnamed["target"].as_object_mut().unwrap().remove("actorId");
-    let said = post(&bob, &unnamed).await;
+    let response = post(&bob, &unnamed).await;
     assert_eq!(
-        (said.status, &said.body["output"]["content"]),
+        (response.status, &response.body["output"]["content"]),
         (StatusCode::OK, &json!("run 2")),
         "keys are apart"
     );
@@ -592,8 +640,8 @@ async fn sf_7_a_token_says_who_calls() {
     of_tenant["target"]["tenantId"] = "acme".into();
     assert_eq!(post(&ann, &of_tenant).await.status, StatusCode::FORBIDDEN);
     let report = json!({ "toolName": "t", "error": "x" }).to_string();
-    let said = world.post("/v1/failures?tenant=acme", &ann, &report).await;
-    assert_eq!(said.status, StatusCode::FORBIDDEN);
+    let response = world.post("/v1/failures?tenant=acme", &ann, &report).await;
+    assert_eq!(response.status, StatusCode::FORBIDDEN);
     assert_eq!(world.post("/v1/failures", &ann, &report).await.status, StatusCode::OK);
     assert_eq!(world.runs("bank/pay"), 2);
     // The admin may call for a tenant, whose records are separate, and names it.
@@ -623,16 +671,24 @@ async fn a_call_is_streamed_with_its_attempts_its_signs_of_life_and_its_result()
         Ok(ToolOutput { content: steadfast_json::RawJson::from_trusted("{\n\"a\":1}"), metadata: None })
     });
     let call = keyed("web/get", json!({}), "k").to_string();
-    let said =
+    let response =
         world.post("/v1/calls", &[("accept", "application/json;q=0.1, text/event-stream")], &call).await;
-    assert_eq!((said.status, said.header("content-type")), (StatusCode::OK, Some("text/event-stream")));
-    assert_eq!(said.header("idempotency-key"), Some("k"));
-    let events = events(said.body.as_str().unwrap());
+    assert_eq!(
+        (response.status, response.header("content-type")),
+        (StatusCode::OK, Some("text/event-stream"))
+    );
+    assert_eq!(response.header("idempotency-key"), Some("k"));
+    let events = events(response.body.as_str().unwrap());
     let names: Vec<&str> = events.iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(names, ["attempt", "attempt", "attempt", "progress", "attempt", "result"], "{}", said.body);
+    assert_eq!(
+        names,
+        ["attempt", "attempt", "attempt", "progress", "attempt", "result"],
+        "{}",
+        response.body
+    );
     let states: Vec<_> = events.iter().filter_map(|(_, data)| data["state"].as_str()).collect();
     assert_eq!(states, ["begun", "failed", "begun", "answered"]);
-    assert!(said.body.as_str().unwrap().contains("\n:\n"), "something keeps the connection alive");
+    assert!(response.body.as_str().unwrap().contains("\n:\n"), "something keeps the connection alive");
     let (_, result) = events.last().unwrap();
     assert_eq!((&result["status"], &result["output"]["content"]["a"]), (&json!("success"), &json!(1)));
     let took: Vec<_> = events.iter().filter_map(|(_, data)| data["tookMs"].as_u64()).collect();
@@ -656,11 +712,11 @@ fn events(text: &str) -> Vec<(String, Value)> {
 #[tokio::test(start_paused = true)]
 async fn who_leaves_the_stream_of_a_duplicate_is_waited_for_no_more() {
     let world = ApiTestWorld::new(&[]).await;
-    let (begun, may_end) = gated(&world, "bank/pay");
+    let (started, may_end) = gated(&world, "bank/pay");
     let call = keyed("bank/pay", json!({}), "k");
     let open = async || world.steer("get", "/v1/status", &Value::Null).await["counts"]["openCalls"].clone();
     tokio::join!(world.call(&call), async {
-        begun.acquire().await.unwrap().forget();
+        started.acquire().await.unwrap().forget();
         let stream =
             Request::post("/v1/calls").header("host", "127.0.0.1").header("accept", "text/event-stream");
         let stream = world.api.respond(stream.body(call.to_string()).unwrap()).await;
@@ -679,7 +735,7 @@ async fn who_leaves_the_stream_of_a_duplicate_is_waited_for_no_more() {
 #[tokio::test(start_paused = true)]
 async fn who_leaves_a_stream_finds_the_answer_by_calling_again() {
     let world = ApiTestWorld::new(&[("tools.\"bank/pay\".class", "mutating")]).await;
-    let (begun, may_end) = gated(&world, "bank/pay");
+    let (started, may_end) = gated(&world, "bank/pay");
     let call = keyed("bank/pay", json!({}), "k");
     let request =
         Request::post("/v1/calls").header("host", "127.0.0.1").header("accept", "text/event-stream");
@@ -689,16 +745,16 @@ async fn who_leaves_a_stream_finds_the_answer_by_calling_again() {
         .await;
     let mut body = response.into_body();
     body.frame().await.unwrap().unwrap();
-    begun.acquire().await.unwrap().forget();
+    started.acquire().await.unwrap().forget();
     drop(body);
     settle().await;
     may_end.add_permits(1);
-    let said = world.call(&call).await;
+    let response = world.call(&call).await;
     assert_eq!(
-        (said.status, &said.body["output"]["content"]),
+        (response.status, &response.body["output"]["content"]),
         (StatusCode::OK, &json!("run 1")),
         "{}",
-        said.body
+        response.body
     );
     assert_eq!(world.runs("bank/pay"), 1);
 }

@@ -78,9 +78,9 @@ impl PausedTimeGuard {
     /// Blocks the automatic advance of paused time, which happens only while the runtime is idle.
     fn begin() -> Self {
         tokio::time::pause();
-        let (held, until) = mpsc::channel::<()>();
+        let (sender, until) = mpsc::channel::<()>();
         tokio::task::spawn_blocking(move || until.recv());
-        Self(held)
+        Self(sender)
     }
 }
 
@@ -104,14 +104,14 @@ async fn an_answer_is_delivered_when_its_connection_brings_the_next_request() {
 }
 
 /// The same for a client that reads events, and for a host that gets the result of its report.
-async fn is_delivered_by_the_next_request(way: &str) {
+async fn is_delivered_by_the_next_request(mode: &str) {
     let world = world().await;
     world.works("bank/pay");
     let (address, _stop) = listen(&world).await;
     let _time = PausedTimeGuard::begin();
     let mut stream = TcpStream::connect(address).await.unwrap();
     let call = keyed("bank/pay", json!({}), "k");
-    if way == "streamed" {
+    if mode == "streamed" {
         let accept = "HTTP/1.1\r\naccept: text/event-stream\r\n";
         let request = String::from_utf8(post(&call)).unwrap().replacen("HTTP/1.1\r\n", accept, 1);
         stream.write_all(request.as_bytes()).await.unwrap();
@@ -124,14 +124,14 @@ async fn is_delivered_by_the_next_request(way: &str) {
         }
     } else {
         let call = keyed("own/pay", json!({}), "k");
-        let begun = world.post("/v1/calls/begin", &[], &call.to_string()).await;
+        let order = world.post("/v1/calls/begin", &[], &call.to_string()).await;
         let report = json!({ "attempt": 1, "output": { "content": 1 } });
-        let path = format!("/v1/calls/{}/report", begun.body["id"].as_str().unwrap());
+        let path = format!("/v1/calls/{}/report", order.body["id"].as_str().unwrap());
         let request = String::from_utf8(post(&report)).unwrap().replacen("/v1/calls", &path, 1);
         stream.write_all(request.as_bytes()).await.unwrap();
         assert_eq!(read(&mut stream).await.0, 200);
     }
-    assert_eq!(delivered(&world).await, Value::Null, "{way}: nobody knows yet");
+    assert_eq!(delivered(&world).await, Value::Null, "{mode}: nobody knows yet");
     stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n").await.unwrap();
     assert_eq!(read(&mut stream).await.0, 200);
     until(async || delivered(&world).await.is_u64()).await;
@@ -150,12 +150,12 @@ async fn what_a_host_hears_of_its_report_is_delivered_in_the_same_way() {
 #[tokio::test]
 async fn a_client_that_goes_before_the_answer_finds_it_by_calling_again() {
     let world = world().await;
-    let (begun, may_end) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
-    let gates = (begun.clone(), may_end.clone());
+    let (started, may_end) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let gates = (started.clone(), may_end.clone());
     world.tool("bank/pay", move |number, _| {
-        let (begun, may_end) = gates.clone();
+        let (started, may_end) = gates.clone();
         async move {
-            begun.add_permits(1);
+            started.add_permits(1);
             may_end.acquire().await.unwrap().forget();
             Ok(ToolOutput::text(&format!("run {number}")))
         }
@@ -164,12 +164,12 @@ async fn a_client_that_goes_before_the_answer_finds_it_by_calling_again() {
     let call = keyed("bank/pay", json!({}), "k");
     let mut first = TcpStream::connect(address).await.unwrap();
     first.write_all(&post(&call)).await.unwrap();
-    begun.acquire().await.unwrap().forget();
+    started.acquire().await.unwrap().forget();
     drop(first);
     let mut second = TcpStream::connect(address).await.unwrap();
     second.write_all(&post(&call)).await.unwrap();
     may_end.add_permits(1);
     let (status, body) = read(&mut second).await;
     assert_eq!((status, &body["output"]["content"]), (200, &json!("run 1")), "{body}");
-    assert_eq!((world.runs("bank/pay"), begun.available_permits()), (1, 0));
+    assert_eq!((world.runs("bank/pay"), started.available_permits()), (1, 0));
 }

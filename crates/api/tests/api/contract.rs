@@ -5,7 +5,7 @@ use http::{HeaderMap, Request, StatusCode};
 use serde_json::{Map, Value, json};
 use steadfast_api::Api;
 
-use crate::support::{ApiTestWorld, api, get, told};
+use crate::support::{ApiTestWorld, api, get, send_bytes};
 
 /// Field names of the document that are data: a map from severities to numbers may list its keys.
 const SEVERITIES: &[&str] = &["not_found", "invalid_input", "server_error", "repeated_auth"];
@@ -178,12 +178,12 @@ async fn a_failure_that_does_not_pass_is_no_retriable_error() {
         json!({ "kind": "is_error" }),
         json!({ "kind": "timeout", "afterMs": 5 }),
     ];
-    let mut seen = Map::new();
+    let mut outcomes = Map::new();
     for (number, source) in sources.iter().enumerate() {
         let envelope =
             crate::support::keyed("host/tool", json!({ "number": number }), &format!("k-{number}"));
-        let begun = world.post("/v1/calls/begin", &[], &envelope.to_string()).await;
-        let mut next = begun.body;
+        let order = world.post("/v1/calls/begin", &[], &envelope.to_string()).await;
+        let mut next = order.body;
         while next["next"] == "run" {
             let path = format!("/v1/calls/{}/report", next["id"].as_str().unwrap());
             let message = "invalid peer certificate: the certificate has expired";
@@ -193,11 +193,11 @@ async fn a_failure_that_does_not_pass_is_no_retriable_error() {
         }
         // Every response is checked for agreement of the status and `retriable`.
         let result = &next["result"];
-        let told = format!("{} {}", result["status"].as_str().unwrap(), result["error"]["retriable"]);
-        seen.insert(told, source.clone());
+        let outcome = format!("{} {}", result["status"].as_str().unwrap(), result["error"]["retriable"]);
+        outcomes.insert(outcome, source.clone());
     }
-    for told in ["error false", "retry_exhausted true"] {
-        assert!(seen.contains_key(told), "{told}: {seen:?}");
+    for outcome in ["error false", "retry_exhausted true"] {
+        assert!(outcomes.contains_key(outcome), "{outcome}: {outcomes:?}");
     }
 }
 
@@ -249,8 +249,8 @@ async fn a_body_is_refused_with_400_exactly_if_it_does_not_fit_the_document() {
         let whole = json!({ "allOf": [schema], "components": document["components"] });
         let validator = jsonschema::draft202012::new(&whole).unwrap();
         assert_eq!(validator.is_valid(&body), does_fit, "{path}: {body}");
-        let said = world.post(path, &[("authorization", "Bearer person")], &body.to_string()).await;
-        assert_eq!(said.status, status, "{path} {body}: {}", said.body);
+        let response = world.post(path, &[("authorization", "Bearer person")], &body.to_string()).await;
+        assert_eq!(response.status, status, "{path} {body}: {}", response.body);
     }
 }
 
@@ -309,9 +309,9 @@ async fn a_query_is_refused_with_400_exactly_if_it_does_not_fit_the_document() {
                 format!("{name}={}", bytes.map(|byte| format!("%{byte:02X}")).collect::<String>())
             })
             .collect();
-        let said = send(&api, method, &format!("{path}?{}", pairs.join("&")), "").await;
+        let response = send(&api, method, &format!("{path}?{}", pairs.join("&")), "").await;
         let expected = if fits { StatusCode::OK } else { StatusCode::BAD_REQUEST };
-        assert_eq!(said.status, expected, "{method} {path} {query}: {}", said.message);
+        assert_eq!(response.status, expected, "{method} {path} {query}: {}", response.message);
     }
 }
 
@@ -350,7 +350,7 @@ struct RefusedRequest {
 async fn send(api: &Api, method: &str, uri: &str, body: &str) -> RefusedRequest {
     let request = Request::builder().method(method.to_uppercase().as_str()).uri(uri);
     let request = request.header("authorization", "Bearer person");
-    let said = told(api, request, body.as_bytes().to_vec()).await;
-    let message = said.body["error"]["message"].as_str().unwrap_or_default().to_owned();
-    RefusedRequest { status: said.status, headers: said.headers, message }
+    let response = send_bytes(api, request, body.as_bytes().to_vec()).await;
+    let message = response.body["error"]["message"].as_str().unwrap_or_default().to_owned();
+    RefusedRequest { status: response.status, headers: response.headers, message }
 }

@@ -102,10 +102,10 @@ async fn whoever_listens_hears_of_a_call_as_it_happens() {
     pay(&steadfast, "pay", "s-7").await;
     let started = listening.next().await;
     assert_eq!((&*started.name, &started.data["sessionKey"]), ("tool_call_start", &"s-7".into()));
-    let ended = listening.named("tool_call_end").await;
-    assert_eq!(ended.data["requestId"], started.data["requestId"]);
-    assert_eq!(ended.data["event"], "tool_call_end", "what is told is what the log has");
-    assert!(!format!("{ended:?}").contains("sk-live"), "{ended:?}");
+    let end = listening.named("tool_call_end").await;
+    assert_eq!(end.data["requestId"], started.data["requestId"]);
+    assert_eq!(end.data["event"], "tool_call_end", "what is told is what the log has");
+    assert!(!format!("{end:?}").contains("sk-live"), "{end:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -113,12 +113,12 @@ async fn whoever_was_away_goes_on_behind_what_it_has_seen() {
     let (api, steadfast) = api().await;
     let mut listening = listen(&api, "/v1/events", None).await;
     pay(&steadfast, "pay", "first").await;
-    let seen = listening.named("tool_call_end").await.id;
+    let last_id = listening.named("tool_call_end").await.id;
     drop(listening);
     pay(&steadfast, "pay", "second").await;
     for mut again in [
-        listen(&api, "/v1/events", Some(&seen)).await,
-        listen(&api, &format!("/v1/events?after={seen}"), None).await,
+        listen(&api, "/v1/events", Some(&last_id)).await,
+        listen(&api, &format!("/v1/events?after={last_id}"), None).await,
     ] {
         assert_eq!(again.named("tool_call_start").await.data["sessionKey"], "second");
     }

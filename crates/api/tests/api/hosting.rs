@@ -17,9 +17,14 @@ async fn begin(world: &ApiTestWorld, call: &Value) -> ApiTestReply {
 }
 
 /// Returns the id of the call that a host got permission to run.
-fn id(said: &ApiTestReply) -> String {
-    assert_eq!((said.status, said.body["next"].as_str()), (StatusCode::OK, Some("run")), "{}", said.body);
-    said.body["id"].as_str().unwrap().to_owned()
+fn id(response: &ApiTestReply) -> String {
+    assert_eq!(
+        (response.status, response.body["next"].as_str()),
+        (StatusCode::OK, Some("run")),
+        "{}",
+        response.body
+    );
+    response.body["id"].as_str().unwrap().to_owned()
 }
 
 async fn tell(world: &ApiTestWorld, id: &str, deed: &str, body: Value) -> ApiTestReply {
@@ -30,14 +35,14 @@ async fn tell(world: &ApiTestWorld, id: &str, deed: &str, body: Value) -> ApiTes
 async fn a_host_runs_its_tool_and_a_duplicate_gets_its_answer() {
     let world = ApiTestWorld::new(&[]).await;
     let call = keyed("host/pay", json!({ "to": "bob" }), "k");
-    let begun = begin(&world, &call).await;
-    assert_eq!((&begun.body["attempt"], begun.header("idempotency-key")), (&json!(1), Some("k")));
+    let order = begin(&world, &call).await;
+    assert_eq!((&order.body["attempt"], order.header("idempotency-key")), (&json!(1), Some("k")));
     let unrelated = begin(&world, &keyed("host/pay", json!({ "to": "bob" }), "l")).await;
-    assert_ne!(begun.body["run"], unrelated.body["run"], "by its name an upstream knows a run again");
+    assert_ne!(order.body["run"], unrelated.body["run"], "by its name an upstream knows a run again");
     let now = world.steer("get", "/v1/status", &Value::Null).await["atMs"].as_u64().unwrap();
-    assert_eq!(begun.body["deadlineAtMs"], now + 30_000, "{}", begun.body);
+    assert_eq!(order.body["deadlineAtMs"], now + 30_000, "{}", order.body);
     let done =
-        tell(&world, &id(&begun), "report", json!({ "attempt": 1, "output": { "content": { "paid": 7 } } }))
+        tell(&world, &id(&order), "report", json!({ "attempt": 1, "output": { "content": { "paid": 7 } } }))
             .await;
     assert_eq!((done.status, &done.body["next"]), (StatusCode::OK, &json!("answer")), "{}", done.body);
     assert_eq!(done.body["result"]["output"]["content"], json!({ "paid": 7 }));
@@ -51,19 +56,19 @@ async fn a_host_runs_its_tool_and_a_duplicate_gets_its_answer() {
     let other = begin(&world, &keyed("host/pay", json!({ "to": "eve" }), "k")).await;
     assert_eq!(other.status, StatusCode::UNPROCESSABLE_ENTITY, "{}", other.body);
     assert_eq!(other.body["result"]["error"]["code"], "idempotency_conflict");
-    let late = tell(&world, &id(&begun), "report", json!({ "attempt": 1, "output": { "content": 1 } })).await;
+    let late = tell(&world, &id(&order), "report", json!({ "attempt": 1, "output": { "content": 1 } })).await;
     assert_eq!((late.status, late.code()), (StatusCode::NOT_FOUND, "not_found"), "it is over");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_failed_attempt_is_ordered_again_and_its_report_comes_once() {
     let world = ApiTestWorld::new(&[]).await;
-    let begun = begin(&world, &envelope("host/get", json!({}))).await;
-    let id = id(&begun);
+    let order = begin(&world, &envelope("host/get", json!({}))).await;
+    let id = id(&order);
     let failed = json!({ "attempt": 1, "failure": { "message": "busy", "source": { "kind": "http", "status": 503 } } });
     let again = tell(&world, &id, "report", failed.clone()).await;
     assert_eq!((&again.body["next"], &again.body["attempt"]), (&json!("run"), &json!(2)), "{}", again.body);
-    assert_eq!(again.body["run"], begun.body["run"], "it is the same run");
+    assert_eq!(again.body["run"], order.body["run"], "it is the same run");
     let late = tell(&world, &id, "report", failed).await;
     assert_eq!((late.status, late.code()), (StatusCode::CONFLICT, "conflict"));
     for wrong in [
@@ -106,9 +111,14 @@ async fn a_tool_that_asks_for_input_has_not_run() {
     let call = keyed("host/pay", json!({}), "k");
     let first = id(&begin(&world, &call).await);
     let question = json!({ "attempt": 1, "inputRequired": { "content": { "who": "?" } } });
-    let asked = tell(&world, &first, "report", question).await;
-    assert_eq!((asked.status, &asked.body["next"]), (StatusCode::OK, &json!("answer")), "{}", asked.body);
-    assert_eq!(asked.body["result"]["output"]["content"], json!({ "who": "?" }), "{}", asked.body);
+    let response = tell(&world, &first, "report", question).await;
+    assert_eq!(
+        (response.status, &response.body["next"]),
+        (StatusCode::OK, &json!("answer")),
+        "{}",
+        response.body
+    );
+    assert_eq!(response.body["result"]["output"]["content"], json!({ "who": "?" }), "{}", response.body);
     assert_ne!(id(&begin(&world, &call).await), first);
 }
 
@@ -141,12 +151,13 @@ async fn the_source_of_a_failure_decides_how_the_call_goes_on() {
     .into_iter()
     .enumerate()
     {
-        let begun = begin(&world, &keyed("host/pay", json!({}), &format!("k-{number}"))).await;
+        let order = begin(&world, &keyed("host/pay", json!({}), &format!("k-{number}"))).await;
         let report = json!({ "attempt": 1, "failure": { "message": "no", "source": source } });
-        let said = tell(&world, &id(&begun), "report", report).await;
-        let error = &said.body["result"]["error"];
-        let went = format!("{} {} {}", said.body["next"], error["code"], error["rule"]).replace('"', "");
-        assert_eq!(went, expected, "{source}");
+        let response = tell(&world, &id(&order), "report", report).await;
+        let error = &response.body["result"]["error"];
+        let outcome =
+            format!("{} {} {}", response.body["next"], error["code"], error["rule"]).replace('"', "");
+        assert_eq!(outcome, expected, "{source}");
     }
 }
 
@@ -209,12 +220,12 @@ async fn sf_7_the_calls_of_others_are_not_there() {
         [(&bob, &*id), (&person, &*id), (&ann, count), (&ann, "1-00000000000000000000000000000000")]
     {
         for (deed, body) in [("report", &*report), ("heartbeat", r#"{"attempt":1}"#), ("cancel", "")] {
-            let said = world.post(&format!("/v1/calls/{id}/{deed}"), headers, body).await;
-            assert_eq!((said.status, said.code()), (StatusCode::NOT_FOUND, "not_found"), "{deed}");
+            let response = world.post(&format!("/v1/calls/{id}/{deed}"), headers, body).await;
+            assert_eq!((response.status, response.code()), (StatusCode::NOT_FOUND, "not_found"), "{deed}");
         }
     }
-    let said = world.post(&format!("/v1/calls/{id}/report"), &ann, &report).await;
-    assert_eq!((said.status, &said.body["next"]), (StatusCode::OK, &json!("answer")));
+    let response = world.post(&format!("/v1/calls/{id}/report"), &ann, &report).await;
+    assert_eq!((response.status, &response.body["next"]), (StatusCode::OK, &json!("answer")));
 }
 
 /// Delays every attempt.

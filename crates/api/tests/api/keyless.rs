@@ -34,9 +34,9 @@ async fn begin(world: &ApiTestWorld) -> ApiTestReply {
     world.post("/v1/calls/begin", &[], &call.to_string()).await
 }
 
-async fn report(world: &ApiTestWorld, begun: &ApiTestReply, report: Value) -> ApiTestReply {
-    assert_eq!(begun.body["next"], "run", "{}", begun.body);
-    let path = format!("/v1/calls/{}/report", begun.body["id"].as_str().unwrap());
+async fn report(world: &ApiTestWorld, order: &ApiTestReply, report: Value) -> ApiTestReply {
+    assert_eq!(order.body["next"], "run", "{}", order.body);
+    let path = format!("/v1/calls/{}/report", order.body["id"].as_str().unwrap());
     world.post(&path, &[], &report.to_string()).await
 }
 
@@ -47,9 +47,9 @@ async fn the_record(world: &ApiTestWorld) -> Value {
 #[tokio::test(start_paused = true)]
 async fn equal_calls_without_a_key_join_the_one_in_flight() {
     let world = ApiTestWorld::new(PLAIN).await;
-    let (begun, may_end) = gated(&world, "bank/pay");
+    let (started, may_end) = gated(&world, "bank/pay");
     let (first, second) = tokio::join!(pay(&world), async {
-        begun.acquire().await.unwrap().forget();
+        started.acquire().await.unwrap().forget();
         let (second, ()) = tokio::join!(pay(&world), async {
             settle().await;
             may_end.add_permits(1);
@@ -72,9 +72,9 @@ async fn equal_calls_without_a_key_join_the_one_in_flight() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_reads_events_joins_one_that_does_not() {
     let world = ApiTestWorld::new(PLAIN).await;
-    let (begun, may_end) = gated(&world, "bank/pay");
+    let (started, may_end) = gated(&world, "bank/pay");
     let (_, streamed) = tokio::join!(pay(&world), async {
-        begun.acquire().await.unwrap().forget();
+        started.acquire().await.unwrap().forget();
         let call = payment().to_string();
         let (streamed, ()) =
             tokio::join!(world.post("/v1/calls", &[("accept", "text/event-stream")], &call), async {
@@ -91,10 +91,10 @@ async fn a_call_that_reads_events_joins_one_that_does_not() {
 #[tokio::test(start_paused = true)]
 async fn equal_calls_of_two_conversations_are_two_calls() {
     let world = ApiTestWorld::new(PLAIN).await;
-    let (begun, may_end) = gated(&world, "bank/pay");
+    let (started, may_end) = gated(&world, "bank/pay");
     let other = in_session(payment(), "s-2");
     let (first, second, ()) = tokio::join!(pay(&world), world.call(&other), async {
-        begun.acquire_many(2).await.unwrap().forget();
+        started.acquire_many(2).await.unwrap().forget();
         may_end.add_permits(2);
     });
     assert_eq!((&first.body["fromCache"], &second.body["fromCache"]), (&json!(false), &json!(false)));
@@ -105,13 +105,13 @@ async fn equal_calls_of_two_conversations_are_two_calls() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_did_not_arrive_is_given_to_the_next_equal_call() {
     let world = ApiTestWorld::new(PLAIN).await;
-    let (begun, may_end) = gated(&world, "bank/pay");
+    let (started, may_end) = gated(&world, "bank/pay");
     let request = Request::post("/v1/calls").header("host", "127.0.0.1");
-    let gone = world.api.respond(request.body(payment().to_string()).unwrap());
+    let abandoned = world.api.respond(request.body(payment().to_string()).unwrap());
     tokio::select! {
         biased;
-        _ = gone => unreachable!("it is not let"),
-        permit = begun.acquire() => permit.unwrap().forget(),
+        _ = abandoned => unreachable!("it is not let"),
+        permit = started.acquire() => permit.unwrap().forget(),
     }
     may_end.add_permits(2);
     settle().await;
@@ -135,12 +135,12 @@ async fn an_answer_that_came_late_is_given_to_the_next_equal_call() {
         Ok(ToolOutput::text(&format!("run {number}")))
     });
     for (content, from_cache) in [("run 1", false), ("run 1", true), ("run 2", false)] {
-        let said = pay(&world).await;
+        let response = pay(&world).await;
         assert_eq!(
-            (&said.body["output"]["content"], &said.body["fromCache"]),
+            (&response.body["output"]["content"], &response.body["fromCache"]),
             (&json!(content), &json!(from_cache)),
             "{}",
-            said.body
+            response.body
         );
     }
 }
@@ -170,11 +170,14 @@ async fn a_lost_call_is_told_as_unknown_and_runs_again_only_after_its_caller_was
     tokio::time::advance(Duration::from_secs(28)).await;
     let record = the_record(&world).await;
     assert_eq!((&record["settled"], &record["settlesByMs"]), (&json!(true), &Value::Null), "{record}");
-    let told = pay(&world).await;
-    assert_eq!((told.code(), &told.body["error"]["retryAfterMs"]), ("outcome_unknown", &json!(10_000)));
+    let response = pay(&world).await;
+    assert_eq!(
+        (response.code(), &response.body["error"]["retryAfterMs"]),
+        ("outcome_unknown", &json!(10_000))
+    );
     // The caller got the report, and neither checked nor waited.
-    let told = pay(&world).await;
-    assert_eq!((told.code(), world.runs("bank/pay")), ("outcome_unknown", 1), "{}", told.body);
+    let response = pay(&world).await;
+    assert_eq!((response.code(), world.runs("bank/pay")), ("outcome_unknown", 1), "{}", response.body);
     tokio::time::advance(Duration::from_secs(10)).await;
     let again = pay(&world).await;
     assert_eq!(again.body["output"]["content"], "run 2", "{}", again.body);
@@ -214,10 +217,10 @@ async fn equal_calls_that_a_host_runs_join_the_one_in_flight() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_a_host_lost_is_told_as_unknown_to_the_equal_one() {
     let world = ApiTestWorld::new(PLAIN).await;
-    let begun = begin(&world).await;
+    let order = begin(&world).await;
     let source = json!({ "kind": "transport", "error": "connection_reset", "written": true });
     let failure = json!({ "attempt": 1, "failure": { "message": "gone", "source": source } });
-    let lost = report(&world, &begun, failure).await;
+    let lost = report(&world, &order, failure).await;
     assert_eq!(lost.body["result"]["error"]["code"], "outcome_unknown", "{}", lost.body);
     let again = begin(&world).await;
     assert_eq!(

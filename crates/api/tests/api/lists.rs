@@ -194,23 +194,23 @@ async fn every_list_is_read_page_by_page_each_row_once_while_rows_are_added() {
     for list in LISTS {
         let before = world.keys(list, "").await;
         assert!(before.len() >= 5 || list.path == "/v1/sessions", "{}: {before:?}", list.path);
-        let (mut seen, mut after) = (Vec::new(), String::new());
+        let (mut keys, mut after) = (Vec::new(), String::new());
         loop {
             let page = world.get(&format!("{}?limit=2{after}", list.path)).await;
             let rows = list.rows(&page);
             assert!(rows.len() <= 2, "{}", list.path);
-            seen.extend(rows.iter().map(|row| list.key(row)));
+            keys.extend(rows.iter().map(|row| list.key(row)));
             let Some(next) = page["next"].as_str() else { break };
             assert_eq!(rows.len(), 2, "{}: a page before the last one is full", list.path);
             after = format!("&after={}", encoded(next));
             // Between the existing rows, after them, and before them.
-            if seen.len() <= 6 {
+            if keys.len() <= 6 {
                 world.happens([2, 99, 0][new % 3] + 10 * u32::try_from(new / 3).unwrap()).await;
                 new += 1;
             }
         }
-        let once: BTreeSet<_> = seen.iter().collect();
-        assert_eq!(once.len(), seen.len(), "{}: none comes twice: {seen:?}", list.path);
+        let once: BTreeSet<_> = keys.iter().collect();
+        assert_eq!(once.len(), keys.len(), "{}: none comes twice: {keys:?}", list.path);
         let missing: Vec<_> = before.iter().filter(|key| !once.contains(key)).collect();
         assert!(missing.is_empty(), "{}: {missing:?}", list.path);
     }
@@ -291,13 +291,13 @@ async fn what_no_list_can_give_is_refused_and_said() {
         for limit in [0, 1001] {
             let (status, body) = world.ask(&format!("{}?limit={limit}", list.path)).await;
             assert_eq!(status, StatusCode::BAD_REQUEST, "{}", list.path);
-            let said = body["error"]["message"].as_str().unwrap();
-            assert_eq!(said, format!("limit={limit}: must be from 1 to 1000"), "{}", list.path);
+            let message = body["error"]["message"].as_str().unwrap();
+            assert_eq!(message, format!("limit={limit}: must be from 1 to 1000"), "{}", list.path);
         }
         let (status, body) = world.ask(&format!("{}?colour=red", list.path)).await;
-        let said = body["error"]["message"].as_str().unwrap();
+        let message = body["error"]["message"].as_str().unwrap();
         assert_eq!(status, StatusCode::BAD_REQUEST, "{}", list.path);
-        assert!(said.contains("`colour`") && said.contains("`limit`"), "{}: {said}", list.path);
+        assert!(message.contains("`colour`") && message.contains("`limit`"), "{}: {message}", list.path);
     }
     for path in ["/v1/breakers", "/v1/approvals", "/v1/records", "/v1/history", "/v1/running", "/v1/audit"] {
         let (status, body) = world.ask(&format!("{path}?after=nowhere")).await;

@@ -17,11 +17,11 @@ use crate::support::{ApiTestWorld, PATIENCE, access_of, api, ask, envelope, fits
 #[tokio::test(start_paused = true)]
 async fn the_status_says_what_is_wrong_and_what_to_do() {
     let (api, _steadfast) = api().await;
-    let (status, seen) = get(&api, "/v1/status").await;
+    let (status, body) = get(&api, "/v1/status").await;
     assert_eq!(status, StatusCode::OK);
-    assert_eq!((&seen["verdict"], &seen["counts"]["escalated"]), (&json!("attention"), &json!(1)), "{seen}");
-    assert!(seen["findings"][0]["todo"].as_str().unwrap().contains("steadfast reset"), "{seen}");
-    assert_eq!(seen["store"], json!({ "kind": "memory" }));
+    assert_eq!((&body["verdict"], &body["counts"]["escalated"]), (&json!("attention"), &json!(1)), "{body}");
+    assert!(body["findings"][0]["todo"].as_str().unwrap().contains("steadfast reset"), "{body}");
+    assert_eq!(body["store"], json!({ "kind": "memory" }));
 }
 
 #[tokio::test(start_paused = true)]
@@ -35,24 +35,24 @@ async fn the_trouble_of_a_tenant_is_seen_beside_that_of_nobody() {
         envelope.target.tenant_id = Some(TenantId::new("acme").unwrap());
         steadfast.call_envelope(envelope, fails).await;
     }
-    let (_, seen) = get(&api, "/v1/status").await;
-    assert_eq!(seen["counts"]["escalated"], 2, "{seen}");
-    let said = seen["findings"].to_string();
-    assert!(said.contains("tenant acme: 1 tool has lost trust"), "{said}");
+    let (_, body) = get(&api, "/v1/status").await;
+    assert_eq!(body["counts"]["escalated"], 2, "{body}");
+    let findings = body["findings"].to_string();
+    assert!(findings.contains("tenant acme: 1 tool has lost trust"), "{findings}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_status_counts_everything_that_is_wrong_whosever_it_is_the_worst_first() {
     let down = [("tools.\"web/down\".retry.attempts", "1"), ("tools.\"web/down\".trust.mode", "off")];
     let world = ApiTestWorld::new(&down).await;
-    let reported = async |whose: &str, tool: &str, severity: &str, times: u32| {
+    let reported = async |query: &str, tool: &str, severity: &str, times: u32| {
         let recoverable = severity != "security";
         let report = json!({
             "toolName": tool, "pluginName": "web", "error": "no", "severity": severity, "recoverable": recoverable,
         });
         for _ in 0..times {
-            let said = world.post(&format!("/v1/failures{whose}"), &[], &report.to_string()).await;
-            assert_eq!(said.status, StatusCode::OK, "{}", said.body);
+            let response = world.post(&format!("/v1/failures{query}"), &[], &report.to_string()).await;
+            assert_eq!(response.status, StatusCode::OK, "{}", response.body);
         }
     };
     reported("", "better", "server_error", 3).await;
@@ -75,17 +75,17 @@ async fn the_status_counts_everything_that_is_wrong_whosever_it_is_the_worst_fir
     world.steer("put", "/v1/switches", &json!({ "retry": "shadow" })).await;
     world.tool("web/slow", async |_, _| std::future::pending().await);
     let slow = in_session(envelope("web/slow", json!({})), "slow");
-    let seen = tokio::select! {
+    let body = tokio::select! {
         biased;
-        said = world.call(&slow) => unreachable!("it never ends: {}", said.body),
-        seen = async { settle().await; world.steer("get", "/v1/status", &Value::Null).await } => seen,
+        response = world.call(&slow) => unreachable!("it never ends: {}", response.body),
+        body = async { settle().await; world.steer("get", "/v1/status", &Value::Null).await } => body,
     };
     let counts = json!({
         "openCalls": 1, "approvals": 1, "escalated": 1, "recovering": 1, "blocked": 1, "openBreakers": 2,
         "forcedBreakers": 1, "stoppedSessions": 1, "unknownOutcomes": 0, "serversDown": 0,
     });
-    assert_eq!((&seen["verdict"], &seen["counts"]), (&json!("trouble"), &counts), "{seen}");
-    let whats: Vec<_> = seen["findings"]
+    assert_eq!((&body["verdict"], &body["counts"]), (&json!("trouble"), &counts), "{body}");
+    let descriptions: Vec<_> = body["findings"]
         .as_array()
         .unwrap()
         .iter()
@@ -100,7 +100,7 @@ async fn the_status_counts_everything_that_is_wrong_whosever_it_is_the_worst_fir
         "1 session is in a loop and is stopped",
         "switched: retries in shadow mode",
     ];
-    assert_eq!(whats, expected, "{seen}");
+    assert_eq!(descriptions, expected, "{body}");
 }
 
 /// A client token does not allow any query about other callers, and without a token only the health checks are allowed.
@@ -148,11 +148,11 @@ async fn sf_7_where_clients_have_tokens_only_the_admin_looks() {
 #[tokio::test(start_paused = true)]
 async fn rp_13_lost_trust_is_seen_with_its_reason() {
     let (api, _steadfast) = api().await;
-    let (_, seen) = get(&api, "/v1/trust").await;
-    let states = seen["trust"].as_array().unwrap();
+    let (_, body) = get(&api, "/v1/trust").await;
+    let states = body["trust"].as_array().unwrap();
     assert!(
         states.iter().any(|state| state["toolName"] == "fails" && state["state"] == "escalated"),
-        "{seen}"
+        "{body}"
     );
 }
 
@@ -173,24 +173,24 @@ async fn records_come_in_pages_and_without_what_the_tool_said() {
 async fn the_history_is_found_by_tool_session_and_status() {
     let (api, _steadfast) = api().await;
     let count = async |query: &str| {
-        let (status, seen) = get(&api, &format!("/v1/history?{query}")).await;
-        assert_eq!(status, StatusCode::OK, "{seen}");
-        seen["calls"].as_array().unwrap().len()
+        let (status, body) = get(&api, &format!("/v1/history?{query}")).await;
+        assert_eq!(status, StatusCode::OK, "{body}");
+        body["calls"].as_array().unwrap().len()
     };
     assert_eq!(count("").await, 6);
     assert_eq!(count("tool=bank/pay").await, 3);
     assert_eq!(count("session=s-2").await, 3);
     assert_eq!(count("tool=bank/pay&status=success&limit=2").await, 2);
-    let (_, seen) = get(&api, "/v1/history?tool=bank/pay").await;
-    let replayed: Vec<_> = seen["calls"].as_array().unwrap().iter().map(|call| &call["replayed"]).collect();
+    let (_, body) = get(&api, "/v1/history?tool=bank/pay").await;
+    let replayed: Vec<_> = body["calls"].as_array().unwrap().iter().map(|call| &call["replayed"]).collect();
     assert_eq!(replayed, [false, true, false], "the newest first");
 }
 
 #[tokio::test(start_paused = true)]
 async fn sf_6_one_call_is_told_step_by_step_with_the_rules_that_decided_and_without_secrets() {
     let (api, steadfast) = api().await;
-    let (_, seen) = get(&api, "/v1/history?tool=bank/fails&limit=1").await;
-    let id = seen["calls"][0]["requestId"].as_str().unwrap().to_owned();
+    let (_, body) = get(&api, "/v1/history?tool=bank/fails&limit=1").await;
+    let id = body["calls"][0]["requestId"].as_str().unwrap().to_owned();
     let (status, story) = get(&api, &format!("/v1/history/{id}")).await;
     assert_eq!(status, StatusCode::OK, "{story}");
     let (_, document) = get(&api, "/openapi.json").await;
@@ -198,7 +198,7 @@ async fn sf_6_one_call_is_told_step_by_step_with_the_rules_that_decided_and_with
     let trace = &story["traces"][0];
     assert_eq!(
         (&trace["arrivedAtMs"], &trace["ended"]["rule"]),
-        (&story["calls"][0]["arrivedAtMs"], &seen["calls"][0]["rule"])
+        (&story["calls"][0]["arrivedAtMs"], &body["calls"][0]["rule"])
     );
     let kinds: Vec<_> =
         trace["steps"].as_array().unwrap().iter().map(|step| step["kind"].as_str().unwrap()).collect();
@@ -265,8 +265,8 @@ async fn sf_5_what_cannot_be_understood_says_why() {
     ] {
         let (status, body) = get(&api, path).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{path}");
-        let said = body["error"]["message"].as_str().unwrap();
-        assert!(said.contains(word), "{path}: {said}");
+        let message = body["error"]["message"].as_str().unwrap();
+        assert!(message.contains(word), "{path}: {message}");
     }
     assert_eq!(get(&api, "/v1/nothing").await.0, StatusCode::NOT_FOUND);
     assert_eq!(ask(&api, Request::post("/v1/status"), "").await.0, StatusCode::METHOD_NOT_ALLOWED);
@@ -293,8 +293,8 @@ async fn the_document_says_what_is_answered() {
     for (path, operations) in paths.iter().filter(|(_, operations)| is_asked(operations)) {
         let uri = path.replace("{name}", "bank%2Fpay");
         let (status, body) = ask(&api, Request::get(&uri).header("authorization", "Bearer person"), "").await;
-        let wanted = if uri.contains('{') { StatusCode::NOT_FOUND } else { StatusCode::OK };
-        assert_eq!(status, wanted, "{path}");
+        let expected = if uri.contains('{') { StatusCode::NOT_FOUND } else { StatusCode::OK };
+        assert_eq!(status, expected, "{path}");
         fits(&document, &operations["get"], status, &body);
     }
 }
@@ -313,17 +313,17 @@ async fn readyz_says_no_for_as_long_as_the_store_is_dead() {
         (status, body)
     };
     // The store is checked at most once a second, and on a busy machine a working one may not answer in time.
-    let becomes = async |wanted: StatusCode| {
-        let asked = async {
+    let becomes = async |expected: StatusCode| {
+        let polling = async {
             loop {
                 let (status, body) = ready().await;
-                if status == wanted {
+                if status == expected {
                     break body;
                 }
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, asked).await.expect("its readiness changes")
+        tokio::time::timeout(PATIENCE, polling).await.expect("its readiness changes")
     };
     assert_eq!(becomes(StatusCode::OK).await, json!({ "ok": true }));
     redis.kill();

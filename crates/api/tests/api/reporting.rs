@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use crate::support::{ApiTestWorld, envelope, gathered_is_written, in_session, keyed};
 
 async fn report(world: &ApiTestWorld, path: &str, body: &Value) -> Value {
-    let said = world.post(path, &[], &body.to_string()).await;
-    assert_eq!(said.status, StatusCode::OK, "{}", said.body);
-    said.body["changes"].clone()
+    let response = world.post(path, &[], &body.to_string()).await;
+    assert_eq!(response.status, StatusCode::OK, "{}", response.body);
+    response.body["changes"].clone()
 }
 
 async fn fails(world: &ApiTestWorld, more: Value) -> Value {
@@ -58,11 +58,16 @@ async fn rp_9_a_report_says_how_bad_it_is_whom_it_hits_and_whether_time_heals_it
     let changes = fails(&world, json!({ "severity": "security", "recoverable": false, "domain": "api.example.com", "service": "atlassian", "context": { "turn": 3 } })).await;
     assert_eq!((&changes[0]["to"], &changes[0]["until"]), (&json!("blocked"), &Value::Null), "{changes}");
     tokio::time::advance(Duration::from_secs(24 * 3600)).await;
-    let said = world.call(&envelope("web/search", json!({}))).await;
-    assert_eq!((said.status, said.code()), (StatusCode::FORBIDDEN, "tool_blocked"), "{}", said.body);
-    let said = world.post("/v1/failures", &[], r#"{"tool_name":"t","severity":"bad"}"#).await;
-    assert_eq!(said.status, StatusCode::BAD_REQUEST);
-    let message = said.body["error"]["message"].as_str().unwrap();
+    let response = world.call(&envelope("web/search", json!({}))).await;
+    assert_eq!(
+        (response.status, response.code()),
+        (StatusCode::FORBIDDEN, "tool_blocked"),
+        "{}",
+        response.body
+    );
+    let response = world.post("/v1/failures", &[], r#"{"tool_name":"t","severity":"bad"}"#).await;
+    assert_eq!(response.status, StatusCode::BAD_REQUEST);
+    let message = response.body["error"]["message"].as_str().unwrap();
     assert!(
         message.contains(r#""tool_name" is spelled "toolName""#) && message.contains("severity: expected"),
         "{message}"
@@ -74,19 +79,23 @@ async fn rp_9_a_report_says_how_bad_it_is_whom_it_hits_and_whether_time_heals_it
 async fn sf_7_what_runs_here_is_not_reported_on_by_those_who_call_it() {
     let world = ApiTestWorld::new(&[]).await;
     let person = [("authorization", "Bearer person")];
-    let ours = json!({ "toolName": "pay", "pluginName": "bank", "error": "no" });
+    let own_tool = json!({ "toolName": "pay", "pluginName": "bank", "error": "no" });
     let by_domain = json!({ "toolName": "t", "pluginName": "web", "error": "no", "domain": "bank" });
     let by_service = json!({ "toolName": "t", "pluginName": "web", "error": "no", "service": "bank" });
-    for report in [ours, by_domain, by_service].map(|report| report.to_string()) {
-        let said = world.post("/v1/failures", &[], &report).await;
-        assert_eq!((said.status, said.code()), (StatusCode::FORBIDDEN, "forbidden"), "{report}");
-        let said = world.post("/v1/failures", &person, &report).await;
-        assert_eq!(said.status, StatusCode::OK, "{}", said.body);
+    for report in [own_tool, by_domain, by_service].map(|report| report.to_string()) {
+        let response = world.post("/v1/failures", &[], &report).await;
+        assert_eq!((response.status, response.code()), (StatusCode::FORBIDDEN, "forbidden"), "{report}");
+        let response = world.post("/v1/failures", &person, &report).await;
+        assert_eq!(response.status, StatusCode::OK, "{}", response.body);
     }
     let begin = envelope("bank/pay", json!({})).to_string();
-    let said = world.post("/v1/calls/begin", &[], &begin).await;
-    assert_eq!(said.status, StatusCode::FORBIDDEN);
-    assert!(said.body["error"]["message"].as_str().unwrap().contains("POST /v1/calls"), "{}", said.body);
+    let response = world.post("/v1/calls/begin", &[], &begin).await;
+    assert_eq!(response.status, StatusCode::FORBIDDEN);
+    assert!(
+        response.body["error"]["message"].as_str().unwrap().contains("POST /v1/calls"),
+        "{}",
+        response.body
+    );
     assert_eq!(world.post("/v1/calls/begin", &person, &begin).await.status, StatusCode::OK);
 }
 
@@ -98,8 +107,13 @@ async fn rp_7_rp_13_an_escalated_tool_asks_with_its_reasons_and_is_forgiven() {
         fails(&world, json!({})).await;
     }
     let call = envelope("web/search", json!({ "q": "rust" }));
-    let said = world.call(&call).await;
-    assert_eq!((said.status, said.code()), (StatusCode::CONFLICT, "approval_required"), "{}", said.body);
+    let response = world.call(&call).await;
+    assert_eq!(
+        (response.status, response.code()),
+        (StatusCode::CONFLICT, "approval_required"),
+        "{}",
+        response.body
+    );
     assert_eq!(world.runs("web/search"), 0);
     gathered_is_written().await;
     let waiting = world.steer("get", "/v1/approvals", &Value::Null).await;
@@ -111,8 +125,8 @@ async fn rp_7_rp_13_an_escalated_tool_asks_with_its_reasons_and_is_forgiven() {
     world.steer("post", &format!("/v1/approvals/{id}"), &json!({ "decision": "once" })).await;
     assert_eq!(world.call(&call).await.status, StatusCode::OK, "approved");
     assert_eq!(world.call(&call).await.status, StatusCode::CONFLICT, "once");
-    let seen = world.steer("get", "/v1/trust", &Value::Null).await;
-    assert!(seen["trust"].as_array().unwrap().iter().any(|state| state["state"] == "escalated"), "{seen}");
+    let trust = world.steer("get", "/v1/trust", &Value::Null).await;
+    assert!(trust["trust"].as_array().unwrap().iter().any(|state| state["state"] == "escalated"), "{trust}");
     world.steer("post", "/v1/trust/web%2Fsearch/reset", &Value::Null).await;
     assert_eq!(world.call(&call).await.status, StatusCode::OK, "forgiven");
     assert_eq!(world.runs("web/search"), 2);
@@ -144,19 +158,19 @@ async fn the_seeds_own_name_holds_a_breaker_open_resets_it_and_forgets() {
     world.works("bank/pay");
     let call = keyed("bank/pay", json!({}), "k");
     let debug = async |body: Value| world.steer("post", "/debug/tool-reliability", &body).await;
-    let seen = debug(json!({ "action": "force_open", "tool": "bank/pay", "for": "90s" })).await;
-    assert_eq!(seen["breaker"]["breaker"]["state"], "FORCED_OPEN", "{seen}");
-    let said = world.call(&in_session(call.clone(), "s-2")).await;
+    let opened = debug(json!({ "action": "force_open", "tool": "bank/pay", "for": "90s" })).await;
+    assert_eq!(opened["breaker"]["breaker"]["state"], "FORCED_OPEN", "{opened}");
+    let response = world.call(&in_session(call.clone(), "s-2")).await;
     assert_eq!(
-        (said.status, said.header("retry-after")),
+        (response.status, response.header("retry-after")),
         (StatusCode::SERVICE_UNAVAILABLE, Some("90")),
         "{}",
-        said.body
+        response.body
     );
     debug(json!({ "action": "force_open", "tool": "bank/pay" })).await;
-    let said = world.call(&in_session(call.clone(), "s-3")).await;
+    let response = world.call(&in_session(call.clone(), "s-3")).await;
     assert_eq!(
-        (said.code(), said.header("retry-after")),
+        (response.code(), response.header("retry-after")),
         ("circuit_open", Some("30")),
         "until somebody resets it"
     );
@@ -170,11 +184,12 @@ async fn the_seeds_own_name_holds_a_breaker_open_resets_it_and_forgets() {
         json!({ "action": "reset", "tool": "pay" }),
         json!({ "action": "flush" }),
     ] {
-        let said = world
+        let response = world
             .post("/debug/tool-reliability", &[("authorization", "Bearer person")], &wrong.to_string())
             .await;
-        assert_eq!(said.status, StatusCode::BAD_REQUEST, "{}", said.body);
+        assert_eq!(response.status, StatusCode::BAD_REQUEST, "{}", response.body);
     }
-    let said = world.post("/debug/tool-reliability", &[], r#"{"action":"reset","tool":"bank/pay"}"#).await;
-    assert_eq!(said.status, StatusCode::UNAUTHORIZED);
+    let response =
+        world.post("/debug/tool-reliability", &[], r#"{"action":"reset","tool":"bank/pay"}"#).await;
+    assert_eq!(response.status, StatusCode::UNAUTHORIZED);
 }

@@ -15,10 +15,10 @@ async fn steer(api: &Api, method: Method, path: &str, body: &Value) -> (StatusCo
 }
 
 async fn deeds(api: &Api) -> Vec<(String, String)> {
-    let (status, seen) = steer(api, Method::GET, "/v1/audit", &Value::Null).await;
-    assert_eq!(status, StatusCode::OK, "{seen}");
+    let (status, body) = steer(api, Method::GET, "/v1/audit", &Value::Null).await;
+    assert_eq!(status, StatusCode::OK, "{body}");
     let text = |value: &Value| value.as_str().unwrap().to_owned();
-    let audit = seen["audit"].as_array().unwrap().iter();
+    let audit = body["audit"].as_array().unwrap().iter();
     audit.map(|entry| (text(&entry["deed"]), text(&entry["by"]["name"]))).collect()
 }
 
@@ -26,8 +26,8 @@ async fn deeds(api: &Api) -> Vec<(String, String)> {
 async fn a_breaker_is_forced_open_and_reset() {
     let (api, steadfast) = api().await;
     let path = "/v1/breakers/tool:bank:pay";
-    let (status, seen) = steer(&api, Method::POST, path, &json!({ "to": "open", "for": "30m" })).await;
-    assert_eq!((status, &seen["breaker"]["state"]), (StatusCode::OK, &json!("FORCED_OPEN")), "{seen}");
+    let (status, body) = steer(&api, Method::POST, path, &json!({ "to": "open", "for": "30m" })).await;
+    assert_eq!((status, &body["breaker"]["state"]), (StatusCode::OK, &json!("FORCED_OPEN")), "{body}");
     let pay = async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("paid")) };
     let refused =
         steadfast.call_envelope(EnvelopeBuilder::new("bank/pay").key("c").build().unwrap(), pay).await;
@@ -36,12 +36,12 @@ async fn a_breaker_is_forced_open_and_reset() {
         (error.code.to_string().as_str(), error.rule.as_deref()),
         ("circuit_open", Some("breaker.forced_by_hand"))
     );
-    let (_, seen) = get(&api, "/v1/breakers").await;
+    let (_, body) = get(&api, "/v1/breakers").await;
     let forced =
-        seen["breakers"].as_array().unwrap().iter().find(|breaker| breaker["key"] == "tool:bank:pay");
-    assert_eq!(forced.unwrap()["forced"]["by"], "hand", "{seen}");
-    let (status, seen) = steer(&api, Method::POST, path, &json!({ "to": "reset" })).await;
-    assert_eq!((status, &seen["before"]), (StatusCode::OK, &json!("FORCED_OPEN")), "{seen}");
+        body["breakers"].as_array().unwrap().iter().find(|breaker| breaker["key"] == "tool:bank:pay");
+    assert_eq!(forced.unwrap()["forced"]["by"], "hand", "{body}");
+    let (status, body) = steer(&api, Method::POST, path, &json!({ "to": "reset" })).await;
+    assert_eq!((status, &body["before"]), (StatusCode::OK, &json!("FORCED_OPEN")), "{body}");
     let ran = steadfast.call_envelope(EnvelopeBuilder::new("bank/pay").key("c").build().unwrap(), pay).await;
     assert!(ran.result.error.is_none());
     let by = |deed: &str| (deed.to_owned(), "ann".to_owned());
@@ -51,8 +51,8 @@ async fn a_breaker_is_forced_open_and_reset() {
 #[tokio::test(start_paused = true)]
 async fn rp_13_a_tool_is_forgiven() {
     let (api, _steadfast) = api().await;
-    let (status, seen) = steer(&api, Method::POST, "/v1/trust/bank%2Ffails/reset", &Value::Null).await;
-    assert_eq!(status, StatusCode::OK, "{seen}");
+    let (status, body) = steer(&api, Method::POST, "/v1/trust/bank%2Ffails/reset", &Value::Null).await;
+    assert_eq!(status, StatusCode::OK, "{body}");
     assert_eq!(get(&api, "/v1/trust").await.1["trust"], json!([]));
     assert_eq!(get(&api, "/v1/status").await.1["verdict"], "fine");
     assert_eq!(deeds(&api).await.first().unwrap().0, "trust_reset");
@@ -64,19 +64,19 @@ async fn rp_13_a_tool_is_forgiven() {
 async fn a_call_that_waits_is_answered() {
     let (api, steadfast) = api().await;
     let works = async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("done")) };
-    let asks = || EnvelopeBuilder::new("bank/fails").args(&[("amount", 7)]).session("s-2").build().unwrap();
-    let parked = steadfast.call_envelope(asks(), works).await;
+    let call = || EnvelopeBuilder::new("bank/fails").args(&[("amount", 7)]).session("s-2").build().unwrap();
+    let parked = steadfast.call_envelope(call(), works).await;
     assert_eq!(parked.result.error.unwrap().code.to_string(), "approval_required");
     gathered_is_written().await;
-    let (_, seen) = get(&api, "/v1/approvals").await;
-    let id = seen["approvals"][0]["id"].as_u64().unwrap();
+    let (_, body) = get(&api, "/v1/approvals").await;
+    let id = body["approvals"][0]["id"].as_u64().unwrap();
     let path = format!("/v1/approvals/{id}");
-    let (status, seen) =
+    let (status, body) =
         steer(&api, Method::POST, &path, &json!({ "decision": "time", "for": "soon" })).await;
-    assert_eq!(status, StatusCode::BAD_REQUEST, "{seen}");
-    let (status, seen) = steer(&api, Method::POST, &path, &json!({ "decision": "once" })).await;
-    assert_eq!((status, &seen), (StatusCode::OK, &json!({ "granted": true })));
-    assert!(steadfast.call_envelope(asks(), works).await.result.error.is_none(), "it runs now");
+    assert_eq!(status, StatusCode::BAD_REQUEST, "{body}");
+    let (status, body) = steer(&api, Method::POST, &path, &json!({ "decision": "once" })).await;
+    assert_eq!((status, &body), (StatusCode::OK, &json!({ "granted": true })));
+    assert!(steadfast.call_envelope(call(), works).await.result.error.is_none(), "it runs now");
     let (status, _) = steer(&api, Method::POST, &path, &json!({ "decision": "deny" })).await;
     assert_eq!(status, StatusCode::NOT_FOUND, "it was answered");
 }
@@ -84,14 +84,14 @@ async fn a_call_that_waits_is_answered() {
 #[tokio::test(start_paused = true)]
 async fn records_are_forgotten_and_the_call_runs_again() {
     let (api, steadfast) = api().await;
-    let (_, seen) = get(&api, "/v1/records?session=s-1").await;
-    let key = seen["records"][0]["key"].as_str().unwrap().to_owned();
-    let (status, seen) = steer(&api, Method::DELETE, "/v1/records", &Value::Null).await;
-    assert_eq!(status, StatusCode::BAD_REQUEST, "nobody forgets everything by mistake: {seen}");
-    let (_, seen) = steer(&api, Method::DELETE, &format!("/v1/records?key={key}"), &Value::Null).await;
-    assert_eq!(seen, json!({ "forgotten": 1 }));
-    let (_, seen) = steer(&api, Method::DELETE, "/v1/records?tool=bank/pay", &Value::Null).await;
-    assert_eq!(seen, json!({ "forgotten": 1 }));
+    let (_, body) = get(&api, "/v1/records?session=s-1").await;
+    let key = body["records"][0]["key"].as_str().unwrap().to_owned();
+    let (status, body) = steer(&api, Method::DELETE, "/v1/records", &Value::Null).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST, "nobody forgets everything by mistake: {body}");
+    let (_, body) = steer(&api, Method::DELETE, &format!("/v1/records?key={key}"), &Value::Null).await;
+    assert_eq!(body, json!({ "forgotten": 1 }));
+    let (_, body) = steer(&api, Method::DELETE, "/v1/records?tool=bank/pay", &Value::Null).await;
+    assert_eq!(body, json!({ "forgotten": 1 }));
     let pay = async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("paid")) };
     let again =
         EnvelopeBuilder::new("bank/pay").args(&[("invoice", "a")]).key("a").session("s-1").build().unwrap();
@@ -104,13 +104,13 @@ async fn records_are_forgotten_and_the_call_runs_again() {
 #[tokio::test(start_paused = true)]
 async fn switches_are_turned_one_by_one() {
     let (api, steadfast) = api().await;
-    let (status, seen) = steer(&api, Method::PUT, "/v1/switches", &json!({ "breaker": "shadow" })).await;
+    let (status, body) = steer(&api, Method::PUT, "/v1/switches", &json!({ "breaker": "shadow" })).await;
     assert_eq!(
-        (status, &seen["breaker"], &seen["all"]),
+        (status, &body["breaker"], &body["all"]),
         (StatusCode::OK, &json!("shadow"), &json!("enforce"))
     );
-    let (_, seen) = steer(&api, Method::PUT, "/v1/switches", &json!({ "all": "off" })).await;
-    assert_eq!((&seen["breaker"], &seen["all"]), (&json!("shadow"), &json!("off")));
+    let (_, body) = steer(&api, Method::PUT, "/v1/switches", &json!({ "all": "off" })).await;
+    assert_eq!((&body["breaker"], &body["all"]), (&json!("shadow"), &json!("off")));
     let works = async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("done")) };
     let replay =
         EnvelopeBuilder::new("bank/pay").args(&[("invoice", "a")]).key("a").session("s-1").build().unwrap();
@@ -135,8 +135,8 @@ async fn switches_turned_at_the_same_moment_are_all_turned() {
         for turned in turning {
             assert_eq!(turned.await.unwrap().0, StatusCode::OK);
         }
-        let (_, seen) = steer(&api, Method::PUT, "/v1/switches", &json!({})).await;
-        assert!(mechanisms.iter().all(|name| seen[name] == "shadow"), "{seen}");
+        let (_, body) = steer(&api, Method::PUT, "/v1/switches", &json!({})).await;
+        assert!(mechanisms.iter().all(|name| body[name] == "shadow"), "{body}");
     }
 }
 
@@ -155,8 +155,8 @@ async fn a_change_is_written_down_with_who_made_it_and_from_where() {
         }
         assert_eq!(ask(&api, request, r#"{"guard":"shadow"}"#).await.0, StatusCode::OK);
         let request = Request::get("/v1/audit?limit=1").header("authorization", "Bearer person");
-        let (_, seen) = ask(&api, request, "").await;
-        assert_eq!(seen["audit"][0]["by"], json!({ "name": name, "from": from }));
+        let (_, body) = ask(&api, request, "").await;
+        assert_eq!(body["audit"][0]["by"], json!({ "name": name, "from": from }));
     }
 }
 

@@ -188,9 +188,10 @@ impl ApiTestWorld {
 
     /// Posts this body as the admin.
     pub(crate) async fn steer(&self, method: &str, path: &str, body: &Value) -> Value {
-        let said = self.send(method, path, &[("authorization", "Bearer person")], &body.to_string()).await;
-        assert_eq!(said.status, StatusCode::OK, "{method} {path}: {}", said.body);
-        said.body
+        let response =
+            self.send(method, path, &[("authorization", "Bearer person")], &body.to_string()).await;
+        assert_eq!(response.status, StatusCode::OK, "{method} {path}: {}", response.body);
+        response.body
     }
 
     pub(crate) async fn send(
@@ -204,15 +205,18 @@ impl ApiTestWorld {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let said = told(&self.api, request, body.to_owned().into_bytes()).await;
+        let response = send_bytes(&self.api, request, body.to_owned().into_bytes()).await;
         let operation = &self.document["paths"][template(path)][method];
-        match said.header("content-type").unwrap() {
-            "application/json" => fits(&self.document, operation, said.status, &said.body),
+        match response.header("content-type").unwrap() {
+            "application/json" => fits(&self.document, operation, response.status, &response.body),
             kind => {
-                assert!(operation["responses"][said.status.as_str()]["content"][kind].is_object(), "{kind}")
+                assert!(
+                    operation["responses"][response.status.as_str()]["content"][kind].is_object(),
+                    "{kind}"
+                )
             }
         }
-        said
+        response
     }
 }
 
@@ -280,17 +284,17 @@ impl ToolRegistry for TestTools {
 
 /// A tool that signals its start, and ends on request.
 pub(crate) fn gated(world: &ApiTestWorld, name: &str) -> (Arc<Semaphore>, Arc<Semaphore>) {
-    let (begun, may_end) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
-    let gates = (begun.clone(), may_end.clone());
+    let (started, may_end) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let gates = (started.clone(), may_end.clone());
     world.tool(name, move |number, _| {
-        let (begun, may_end) = gates.clone();
+        let (started, may_end) = gates.clone();
         async move {
-            begun.add_permits(1);
+            started.add_permits(1);
             may_end.acquire().await.unwrap().forget();
             Ok(ToolOutput::text(&format!("run {number}")))
         }
     });
-    (begun, may_end)
+    (started, may_end)
 }
 
 /// A tool whose connection breaks at its first run, after the request was sent; later runs succeed.
@@ -322,7 +326,7 @@ impl ApiTestReply {
 }
 
 /// Sends a local request with these bytes.
-pub(crate) async fn told(api: &Api, request: http::request::Builder, body: Vec<u8>) -> ApiTestReply {
+pub(crate) async fn send_bytes(api: &Api, request: http::request::Builder, body: Vec<u8>) -> ApiTestReply {
     let request = request.header("host", "127.0.0.1").body(Full::new(Bytes::from(body))).unwrap();
     let response = api.respond(request).await;
     let (status, headers) = (response.status(), response.headers().clone());

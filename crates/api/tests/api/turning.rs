@@ -8,7 +8,7 @@ use steadfast::call::{ToolResult, output::ToolOutput};
 use steadfast::{Attempt, Steadfast};
 use tokio::time::Instant;
 
-use crate::support::{ApiTestReply, ApiTestWorld, access_of, http_fault, reads_well, settle, told};
+use crate::support::{ApiTestReply, ApiTestWorld, access_of, http_fault, reads_well, send_bytes, settle};
 
 /// The measured error handling, with enough time for the retries of its tests.
 const MEASURED: &[(&str, &str)] =
@@ -30,11 +30,11 @@ impl ApiTestWorld {
 
     /// Submits a turn that is accepted. Returns its result and its trace.
     async fn turned(&self, plan: &Value) -> (Value, Value) {
-        let said = self.turn(plan).await;
-        assert_eq!(said.status, StatusCode::OK, "{}", said.body);
-        let trace = said.body["traceId"].as_str().unwrap().to_owned();
+        let response = self.turn(plan).await;
+        assert_eq!(response.status, StatusCode::OK, "{}", response.body);
+        let trace = response.body["traceId"].as_str().unwrap().to_owned();
         let story = self.steer("get", &format!("/v1/traces/{trace}"), &Value::Null).await;
-        (said.body, story)
+        (response.body, story)
     }
 
     /// Adds a tool that fails once and then succeeds.
@@ -63,10 +63,10 @@ fn events<'s>(story: &'s Value, event_type: &str) -> Vec<&'s Value> {
 }
 
 #[track_caller]
-fn tells(story: &Value, sentence: &str) {
-    let told: Vec<_> =
+fn assert_sentence(story: &Value, sentence: &str) {
+    let sentences: Vec<_> =
         story["events"].as_array().unwrap().iter().map(|event| event["sentence"].as_str().unwrap()).collect();
-    assert!(told.iter().any(|told| told.starts_with(sentence)), "{sentence}: {told:#?}");
+    assert!(sentences.iter().any(|actual| actual.starts_with(sentence)), "{sentence}: {sentences:#?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -127,7 +127,7 @@ async fn eh_5_1_eh_5_2_eh_5_4_what_depends_on_a_failure_does_not_run_and_the_res
         (&turned["calls"][1]["escalated"], &turned["calls"][2]["escalated"]),
         (&json!(false), &json!(true))
     );
-    tells(&story, "Required tool skipped due to dependency failure");
+    assert_sentence(&story, "Required tool skipped due to dependency failure");
 }
 
 #[tokio::test(start_paused = true)]
@@ -145,7 +145,7 @@ async fn eh_5_3_a_default_stands_in_for_an_output() {
         .await;
     assert_eq!(outcomes(&turned), [("a", "failed"), ("b", "succeeded")]);
     assert_eq!(turned["calls"][1]["output"], r#"{"best":"none"}"#);
-    tells(&story, "Used default value for compare_prices");
+    assert_sentence(&story, "Used default value for compare_prices");
 }
 
 #[tokio::test(start_paused = true)]
@@ -166,7 +166,7 @@ async fn eh_6_1_eh_6_2_eh_6_3_each_error_is_told_with_what_was_decided_and_a_ret
     let reason = "transient error, circuit closed, retries available (4 left)";
     assert_eq!((decisions.len(), &decisions[0]["reason"]), (1, &json!(reason)));
     assert_eq!(story["turn"]["turnId"], "t-1", "the turn");
-    tells(&story, "Tool succeeded on retry 2");
+    assert_sentence(&story, "Tool succeeded on retry 2");
 }
 
 #[tokio::test(start_paused = true)]
@@ -180,7 +180,7 @@ async fn eh_6_4_gr_5_an_alternative_steps_in_at_once_where_the_breaker_is_open()
     let (turned, story) = world.turned(&plan).await;
     assert_eq!(outcomes(&turned), [("f", "succeeded")]);
     assert_eq!(turned["calls"][0]["tool"]["tool"], "flight_search_backup");
-    tells(&story, "Used alternative tool");
+    assert_sentence(&story, "Used alternative tool");
     assert_eq!(world.runs("t/flight_search"), 1);
     world.steer("post", "/v1/breakers/tool:t:flight_search", &json!({ "to": "open" })).await;
     let (turned, _) = world.turned(&plan).await;
@@ -213,7 +213,7 @@ async fn eh_6_6_eh_3_1_the_trace_has_each_error_with_its_class_breaker_decision_
             assert!(!error[field].is_null(), "{field} in {error}");
         }
     }
-    tells(&story, "Circuit breaker opened for flight_search");
+    assert_sentence(&story, "Circuit breaker opened for flight_search");
     assert_eq!((&turned["status"], &story["turn"]["status"]), (&json!("failed"), &json!("failed")));
     // The turn and its one call, each with an end; the call refers to its history.
     let spans = story["spans"].as_array().unwrap();
@@ -263,7 +263,7 @@ async fn a_turn_that_comes_again_runs_nothing_that_was_finished() {
         |turned: &Value| [turned["calls"][0]["output"].clone(), turned["calls"][1]["output"].clone()];
     assert_eq!(outputs(&first), outputs(&again));
     assert_eq!((world.runs("t/flight_search"), world.runs("t/hotel_search")), (1, 2));
-    tells(&story, "Finished earlier, not run again: flight_search");
+    assert_sentence(&story, "Finished earlier, not run again: flight_search");
     let list = world.steer("get", "/v1/traces?turn=trip", &Value::Null).await;
     let listed: Vec<_> = list["turns"].as_array().unwrap().iter().map(|turn| &turn["traceId"]).collect();
     assert_eq!(listed, [&again["traceId"], &first["traceId"]], "the newest first");
@@ -301,7 +301,7 @@ async fn the_same_turn_at_once_is_in_flight_and_a_turn_can_be_withdrawn() {
 async fn hostile_plans_are_told_all_that_is_wrong_and_nothing_runs() {
     let world = measured(&[]).await;
     world.works("t/x");
-    let said = world
+    let response = world
         .turn(&json!({ "calls": [
             { "id": "a", "tool": "t/x", "dependsOn": ["b"] },
             { "id": "b", "tool": "t/x", "dependsOn": ["a", "nobody"] },
@@ -311,8 +311,8 @@ async fn hostile_plans_are_told_all_that_is_wrong_and_nothing_runs() {
               "dependsOn": [{ "id": "a", "default": { "z": 1 } }] },
         ] }))
         .await;
-    assert_eq!((said.status, said.code()), (StatusCode::BAD_REQUEST, "invalid_plan"));
-    let mistakes = said.body["error"]["mistakes"].as_array().unwrap();
+    assert_eq!((response.status, response.code()), (StatusCode::BAD_REQUEST, "invalid_plan"));
+    let mistakes = response.body["error"]["mistakes"].as_array().unwrap();
     let at = |path: &str| mistakes.iter().any(|mistake| mistake["path"].as_str().unwrap().starts_with(path));
     for path in
         ["/calls/0", "/calls/1/dependsOn/1", "/calls/2", "/calls/3/tool", "/calls/3/params", "/calls/4"]
@@ -321,12 +321,12 @@ async fn hostile_plans_are_told_all_that_is_wrong_and_nothing_runs() {
     }
     let calls: Vec<_> =
         (0..10_000).map(|number| json!({ "id": number.to_string(), "tool": "t/x" })).collect();
-    let said = world.turn(&json!({ "calls": calls })).await;
-    assert_eq!((said.status, said.code()), (StatusCode::BAD_REQUEST, "invalid_plan"), "too many");
-    assert!(said.body["error"]["message"].as_str().unwrap().contains("10000 calls, at most 1000"));
+    let response = world.turn(&json!({ "calls": calls })).await;
+    assert_eq!((response.status, response.code()), (StatusCode::BAD_REQUEST, "invalid_plan"), "too many");
+    assert!(response.body["error"]["message"].as_str().unwrap().contains("10000 calls, at most 1000"));
     let deep = format!("{}{}", "[".repeat(2000), "]".repeat(2000));
-    let said = world.post("/v1/turns", &[], &turn_of(&json!({})).to_string().replace("{}", &deep)).await;
-    assert_eq!((said.status, said.code()), (StatusCode::BAD_REQUEST, "invalid_envelope"));
+    let response = world.post("/v1/turns", &[], &turn_of(&json!({})).to_string().replace("{}", &deep)).await;
+    assert_eq!((response.status, response.code()), (StatusCode::BAD_REQUEST, "invalid_envelope"));
     let chain: Vec<_> = (0..1000)
         .map(|number: u32| {
             let before: Vec<_> = number.checked_sub(1).iter().map(ToString::to_string).collect();
@@ -361,9 +361,10 @@ async fn a_turn_can_be_followed_and_its_trace_exported_line_by_line() {
     let world = measured(&[]).await;
     world.recovers("t/flight_search");
     let plan = json!({ "turnId": "trip", "calls": [{ "id": "f", "tool": "t/flight_search" }] });
-    let said = world.post("/v1/turns", &[("accept", "text/event-stream")], &turn_of(&plan).to_string()).await;
-    let text = said.body.as_str().unwrap();
-    let told: Vec<(&str, Value)> = text
+    let response =
+        world.post("/v1/turns", &[("accept", "text/event-stream")], &turn_of(&plan).to_string()).await;
+    let text = response.body.as_str().unwrap();
+    let received: Vec<(&str, Value)> = text
         .split("\n\n")
         .filter_map(|event| {
             let (name, data) = event.strip_prefix("event: ")?.split_once("\ndata: ")?;
@@ -372,7 +373,7 @@ async fn a_turn_can_be_followed_and_its_trace_exported_line_by_line() {
             Some((name, data))
         })
         .collect();
-    let (last, events) = told.split_last().unwrap();
+    let (last, events) = received.split_last().unwrap();
     assert_eq!((last.0, &last.1["status"]), ("result", &json!("completed")));
     assert!(events.iter().all(|(name, _)| *name == "event"), "{text}");
     let lines = world
@@ -388,8 +389,8 @@ async fn a_turn_can_be_followed_and_its_trace_exported_line_by_line() {
     lines.iter().for_each(reads_well);
     assert_eq!(lines[0]["turn"]["turnId"], "trip");
     let written: Vec<_> = lines.iter().filter_map(|line| line.get("event")).collect();
-    let heard: Vec<_> = events.iter().map(|(_, event)| event).collect();
-    assert_eq!(written, heard, "what was told is what is kept");
+    let streamed: Vec<_> = events.iter().map(|(_, event)| event).collect();
+    assert_eq!(written, streamed, "what was told is what is kept");
     // A refused turn gets an error status, with or without events.
     let wrong = world
         .post("/v1/turns", &[("accept", "text/event-stream")], &turn_of(&json!({ "calls": [] })).to_string())
@@ -453,8 +454,9 @@ async fn sf_7_turns_of_tenants_are_apart_and_only_their_own_can_be_withdrawn() {
         first.body,
         second.body
     );
-    let seen = told(&world.api, Request::get("/v1/traces").header("authorization", &anns), Vec::new()).await;
-    assert_eq!(seen.status, StatusCode::FORBIDDEN, "clients make calls");
+    let response =
+        send_bytes(&world.api, Request::get("/v1/traces").header("authorization", &anns), Vec::new()).await;
+    assert_eq!(response.status, StatusCode::FORBIDDEN, "clients make calls");
     turn["target"]["tenantId"] = "south".into();
     let other = world.post("/v1/turns", &ann, &turn.to_string()).await;
     assert_eq!(other.status, StatusCode::FORBIDDEN);
@@ -463,20 +465,20 @@ async fn sf_7_turns_of_tenants_are_apart_and_only_their_own_can_be_withdrawn() {
 #[tokio::test(start_paused = true)]
 async fn sf_6_secrets_in_what_tools_say_are_in_no_trace() {
     // The second is retried, with an event for each attempt.
-    for (status, told) in [(400, 1), (503, 5)] {
+    for (status, count) in [(400, 1), (503, 5)] {
         let world = measured(&[]).await;
         world.tool("t/x", move |_, _| async move {
-            let said = "refused for Authorization: Bearer sk-live-4f9a8b7c6d5e4f3a2b1c";
+            let message = "refused for Authorization: Bearer sk-live-4f9a8b7c6d5e4f3a2b1c";
             Err(steadfast::call::classify::AttemptFault::new(
                 steadfast::call::classify::FaultSource::Http { status },
-                said,
+                message,
             )
             .into())
         });
         let (_, story) = world.turned(&json!({ "calls": [{ "id": "a", "tool": "t/x" }] })).await;
         assert!(!story.to_string().contains("4f9a8b7c"), "{story:#}");
         let errors = events(&story, "ToolError");
-        assert_eq!(errors.len(), told, "{story:#}");
+        assert_eq!(errors.len(), count, "{story:#}");
         assert!(errors.iter().all(|error| error["error"].as_str().unwrap().contains("refused for")));
     }
 }

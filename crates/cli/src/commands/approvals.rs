@@ -19,9 +19,9 @@ use crate::support::views;
 #[derive(Args, Debug)]
 pub(crate) struct ApprovalListOptions {
     #[command(flatten)]
-    ways: ConnectionOptions,
+    connection: ConnectionOptions,
     #[command(flatten)]
-    whose: TenantOptions,
+    scope: TenantOptions,
 }
 
 /// Tenant that a command is about.
@@ -36,9 +36,9 @@ pub(crate) struct TenantOptions {
 #[derive(Args, Debug)]
 pub(crate) struct ApproveOptions {
     #[command(flatten)]
-    ways: ConnectionOptions,
+    connection: ConnectionOptions,
     #[command(flatten)]
-    whose: TenantOptions,
+    scope: TenantOptions,
     /// The id of the request, as shown by `steadfast approvals`.
     id: u64,
     /// Approve one call with exactly these arguments. This is the default.
@@ -58,19 +58,19 @@ pub(crate) struct ApproveOptions {
 #[derive(Args, Debug)]
 pub(crate) struct DenyOptions {
     #[command(flatten)]
-    ways: ConnectionOptions,
+    connection: ConnectionOptions,
     #[command(flatten)]
-    whose: TenantOptions,
+    scope: TenantOptions,
     /// The id of the request, as shown by `steadfast approvals`.
     id: u64,
 }
 
 /// Runs `steadfast approvals`.
 pub(crate) fn list(options: &ApprovalListOptions) -> Result<(), CommandFailure> {
-    let waiting = target::with(&options.ways, ConnectionPurpose::ExistingState, async |reach| {
-        pending_requests(reach, options.whose.tenant.as_deref()).await
+    let waiting = target::with(&options.connection, ConnectionPurpose::ExistingState, async |reach| {
+        pending_requests(reach, options.scope.tenant.as_deref()).await
     })?;
-    if options.ways.json {
+    if options.connection.json {
         output::print_json(&waiting);
         return Ok(());
     }
@@ -80,11 +80,13 @@ pub(crate) fn list(options: &ApprovalListOptions) -> Result<(), CommandFailure> 
     } else {
         output::print_data(&table.draw(ColourPainter::of_stdout(), 0));
         let is_of_tenant = |one: &Value| one.get("tenant").is_some();
-        let whose = match views::list(&waiting, "/approvals").iter().any(is_of_tenant) {
+        let tenant_hint = match views::list(&waiting, "/approvals").iter().any(is_of_tenant) {
             true => ", with `--tenant NAME` where the list names a tenant",
             false => "",
         };
-        output::print_message(&format!("decide with `steadfast approve ID` or `steadfast deny ID`{whose}"));
+        output::print_message(&format!(
+            "decide with `steadfast approve ID` or `steadfast deny ID`{tenant_hint}"
+        ));
     }
     Ok(())
 }
@@ -106,10 +108,10 @@ pub(crate) fn approve(options: &ApproveOptions) -> Result<(), CommandFailure> {
         None if options.session => json!({ "decision": "session" }),
         None => json!({ "decision": "once" }),
     };
-    let request = answer(&options.ways, &options.whose, options.id, decision)?;
+    let request = answer(&options.connection, &options.scope, options.id, decision)?;
     let tool = request.get("tool").map(views::tool).unwrap_or_default();
     let such = views::text(&request, "/signature");
-    let said = match &options.span {
+    let message = match &options.span {
         Some(span) => format!("approved: calls of {such} for {span}"),
         None if options.session && request.get("session").is_none_or(Value::is_null) => {
             format!("approved: one call of {tool}; it has no session for which more calls could be approved")
@@ -118,68 +120,68 @@ pub(crate) fn approve(options: &ApproveOptions) -> Result<(), CommandFailure> {
         None if options.recover => format!("approved: one call of {tool}; it is recovering"),
         None => format!("approved: one call of {tool} with exactly these arguments"),
     };
-    print_decision(options.ways.json, options.id, "approved", &said);
+    print_decision(options.connection.json, options.id, "approved", &message);
     Ok(())
 }
 
 /// Runs `steadfast deny`.
 pub(crate) fn deny(options: &DenyOptions) -> Result<(), CommandFailure> {
-    let request = answer(&options.ways, &options.whose, options.id, json!({ "decision": "deny" }))?;
+    let request = answer(&options.connection, &options.scope, options.id, json!({ "decision": "deny" }))?;
     let tool = request.get("tool").map(views::tool).unwrap_or_default();
-    print_decision(options.ways.json, options.id, "denied", &format!("denied: the call of {tool}"));
+    print_decision(options.connection.json, options.id, "denied", &format!("denied: the call of {tool}"));
     Ok(())
 }
 
-fn print_decision(as_json: bool, id: u64, answer: &str, said: &str) {
+fn print_decision(as_json: bool, id: u64, answer: &str, message: &str) {
     if as_json {
         output::print_json(&json!({ "id": id, "answer": answer }));
     } else {
-        output::print_data(said);
+        output::print_data(message);
     }
 }
 
 /// Decides a request. Returns the request.
 fn answer(
-    ways: &ConnectionOptions,
-    whose: &TenantOptions,
+    connection: &ConnectionOptions,
+    scope: &TenantOptions,
     id: u64,
     decision: Value,
 ) -> Result<Value, CommandFailure> {
-    let tenant = whose.tenant.as_deref();
-    let gone = || {
+    let tenant = scope.tenant.as_deref();
+    let not_found = || {
         CommandFailure::Environment(format!(
             "no pending request has the id {id}: it was decided, it has expired, or it never existed. Run `steadfast approvals` to list pending requests"
         ))
     };
-    target::with(ways, ConnectionPurpose::ExistingState, async |reach| {
+    target::with(connection, ConnectionPurpose::ExistingState, async |reach| {
         let waiting = pending_requests(reach, tenant).await?;
         let mut of_id =
             views::list(&waiting, "/approvals").iter().filter(|one| views::number(one, "/id") == id);
-        let is_asked = |one: &&Value| one.get("tenant").and_then(Value::as_str) == tenant;
-        let request = of_id.clone().find(is_asked);
+        let is_of_same_tenant = |one: &&Value| one.get("tenant").and_then(Value::as_str) == tenant;
+        let request = of_id.clone().find(is_of_same_tenant);
         let Some(request) = request else {
             return Err(match of_id.find_map(views::tenant_flag) {
                 Some(other) => {
                     CommandFailure::Usage(format!("request {id} belongs to a tenant: add `{other}`"))
                 }
-                None => gone(),
+                None => not_found(),
             });
         };
         let ask = ApiRequest::post(&format!("/v1/approvals/{id}"), Some(decision)).with("tenant", tenant);
         match reach.send(ask).await {
             Ok(_) => Ok(request.clone()),
-            Err(refused) if refused.is(StatusCode::NOT_FOUND) => Err(gone()),
+            Err(refused) if refused.is(StatusCode::NOT_FOUND) => Err(not_found()),
             Err(refused) => Err(refused.into()),
         }
     })
 }
 
 /// Parses a duration from the command line.
-pub(crate) fn parse_duration(text: &str, what: &str) -> Result<Duration, CommandFailure> {
+pub(crate) fn parse_duration(text: &str, subject: &str) -> Result<Duration, CommandFailure> {
     let span = parse_span(text).filter(|span| !span.is_zero() && *span <= LONGEST);
     span.ok_or_else(|| {
         CommandFailure::Usage(format!(
-            "`--for {text}` is not a valid duration of a {what}: write 30m, 8h, 2d; at most 365d"
+            "`--for {text}` is not a valid duration of a {subject}: write 30m, 8h, 2d; at most 365d"
         ))
     })
 }

@@ -73,30 +73,30 @@ struct RequestTimings {
 pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
     let room = BenchStateFolder::make()?;
     let (bare, guarded) = both(options, &room)?;
-    let mut asked = vec![asked("ping", json!({})), asked("tools/list", json!({}))];
+    let mut timings = vec![new_timings("ping", json!({})), new_timings("tools/list", json!({}))];
     if let Some(tool) = &options.tool {
         let arguments: Value = serde_json::from_str(&options.arguments)
             .map_err(|error| CommandFailure::Usage(format!("--arguments is not valid JSON: {error}")))?;
-        asked.push(self::asked("tools/call", json!({ "name": tool, "arguments": arguments })));
+        timings.push(new_timings("tools/call", json!({ "name": tool, "arguments": arguments })));
     }
     let rounds = usize::try_from(options.rounds).unwrap_or(usize::MAX);
     let name = runtime()?.block_on(async {
         let stop = shutdown::shutdown_token();
         tokio::select! {
-            measured = measure(options, &bare, &guarded, rounds, &mut asked) => measured,
+            measured = measure(options, &bare, &guarded, rounds, &mut timings) => measured,
             // Nothing is left behind in that case either.
             () = stop.cancelled() => Err(CommandFailure::AlreadyReported(INTERRUPTED)),
         }
     })?;
     if options.json {
-        output::print_json(&to_json(&name, rounds, &asked));
+        output::print_json(&to_json(&name, rounds, &timings));
     } else {
-        output::print_data(&drawn(&name, rounds, &asked));
+        output::print_data(&drawn(&name, rounds, &timings));
     }
     Ok(())
 }
 
-fn asked(name: &'static str, params: Value) -> RequestTimings {
+fn new_timings(name: &'static str, params: Value) -> RequestTimings {
     RequestTimings { name, params, bare: Vec::new(), guarded: Vec::new() }
 }
 
@@ -105,12 +105,12 @@ async fn measure(
     bare: &PeerTarget,
     guarded: &PeerTarget,
     rounds: usize,
-    asked: &mut [RequestTimings],
+    timings: &mut [RequestTimings],
 ) -> Result<String, CommandFailure> {
     let at = place(bare);
-    let wrong = |who: &'static str| {
+    let wrong = |setup: &'static str| {
         let at = at.clone();
-        move |why: String| CommandFailure::Environment(format!("the server{at} {who}: {why}"))
+        move |reason: String| CommandFailure::Environment(format!("the server{at} {setup}: {reason}"))
     };
     let mut bare = output::wait_with_spinner("starting the server", McpPeer::connect(bare, PATIENCE))
         .await
@@ -120,13 +120,13 @@ async fn measure(
             .await;
     let mut guarded = match met {
         Ok(guarded) => guarded,
-        Err(why) => {
+        Err(reason) => {
             bare.close().await;
-            return Err(wrong("behind the gateway")(why));
+            return Err(wrong("behind the gateway")(reason));
         }
     };
     let name = if bare.name.is_empty() { "the server".to_owned() } else { bare.name.clone() };
-    let done = rounds_of(options, &mut bare, &mut guarded, rounds, asked).await;
+    let done = rounds_of(options, &mut bare, &mut guarded, rounds, timings).await;
     bare.close().await;
     guarded.close().await;
     done.map(|()| name)
@@ -149,7 +149,7 @@ async fn rounds_of(
     bare: &mut McpPeer,
     guarded: &mut McpPeer,
     rounds: usize,
-    asked: &mut [RequestTimings],
+    timings: &mut [RequestTimings],
 ) -> Result<(), CommandFailure> {
     if let Some(tool) = &options.tool {
         let listed =
@@ -157,11 +157,11 @@ async fn rounds_of(
         let tools = listed.get("tools").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         let names: Vec<_> = tools.iter().filter_map(|tool| tool.get("name")?.as_str()).collect();
         if !names.contains(&tool.as_str()) {
-            let meant =
-                nearest(tool, names.iter().copied()).map(|meant| format!(": did you mean `{meant}`?"));
+            let suggestion = nearest(tool, names.iter().copied())
+                .map(|suggestion| format!(": did you mean `{suggestion}`?"));
             return Err(CommandFailure::Usage(format!(
                 "the server has no tool `{tool}`{}",
-                meant.unwrap_or_default()
+                suggestion.unwrap_or_default()
             )));
         }
     }
@@ -169,7 +169,7 @@ async fn rounds_of(
     let mut progress = ProgressLine::of(rounds + warm_up);
     for round in 0..rounds + warm_up {
         progress.at(round, "rounds");
-        for one in asked.iter_mut() {
+        for one in timings.iter_mut() {
             let (mut alone, mut behind) = (Duration::ZERO, Duration::ZERO);
             // The first request finds the machine as the other server left it, so they alternate.
             for turn in [round % 2, (round + 1) % 2] {
@@ -187,7 +187,7 @@ async fn rounds_of(
             }
         }
     }
-    for one in asked {
+    for one in timings {
         one.bare.sort();
         one.guarded.sort();
     }
@@ -209,11 +209,11 @@ fn both(options: &Options, room: &BenchStateFolder) -> Result<(PeerTarget, PeerT
             let server =
                 config.servers().values().find(|server| server.name.as_str() == name).ok_or_else(|| {
                     let names: Vec<_> = config.servers().keys().map(ToString::to_string).collect();
-                    let meant = nearest(name, names.iter().map(String::as_str))
-                        .map(|meant| format!(": did you mean `{meant}`?"));
+                    let suggestion = nearest(name, names.iter().map(String::as_str))
+                        .map(|suggestion| format!(": did you mean `{suggestion}`?"));
                     CommandFailure::Usage(format!(
                         "the configuration has no server `{name}`{}",
-                        meant.unwrap_or_default()
+                        suggestion.unwrap_or_default()
                     ))
                 })?;
             wrap.extend(["--name".into(), name.into()]);
@@ -320,10 +320,10 @@ fn percentile(sorted: &[Duration], of_hundred: usize) -> Duration {
     sorted.get(place).or(sorted.last()).copied().unwrap_or_default()
 }
 
-fn drawn(name: &str, rounds: usize, asked: &[RequestTimings]) -> String {
+fn drawn(name: &str, rounds: usize, timings: &[RequestTimings]) -> String {
     let paint = ColourPainter::of_stdout();
     let mut table = TextTable::new(&["REQUEST", "", "ALONE", "GATEWAY", "DIFFERENCE"]);
-    for one in asked {
+    for one in timings {
         for (row, (percent, of_hundred)) in PERCENTILES.into_iter().enumerate() {
             let (bare, guarded) = (percentile(&one.bare, of_hundred), percentile(&one.guarded, of_hundred));
             table.row([
@@ -355,7 +355,7 @@ fn difference(bare: Duration, guarded: Duration) -> String {
     }
 }
 
-fn to_json(name: &str, rounds: usize, asked: &[RequestTimings]) -> Value {
+fn to_json(name: &str, rounds: usize, timings: &[RequestTimings]) -> Value {
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     let of = |times: &[Duration]| -> Value {
         PERCENTILES
@@ -364,11 +364,11 @@ fn to_json(name: &str, rounds: usize, asked: &[RequestTimings]) -> Value {
             .collect::<serde_json::Map<_, _>>()
             .into()
     };
-    let asked: Vec<_> = asked
+    let timings: Vec<_> = timings
         .iter()
         .map(|one| json!({ "asked": one.name, "bareMicros": of(&one.bare), "guardedMicros": of(&one.guarded) }))
         .collect();
-    json!({ "server": name, "rounds": rounds, "measured": asked })
+    json!({ "server": name, "rounds": rounds, "measured": timings })
 }
 
 #[cfg(test)]

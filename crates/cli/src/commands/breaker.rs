@@ -37,17 +37,17 @@ enum BreakerSubcommand {
 #[derive(Args, Debug)]
 struct BreakerListOptions {
     #[command(flatten)]
-    ways: ConnectionOptions,
+    connection: ConnectionOptions,
     #[command(flatten)]
-    whose: TenantOptions,
+    scope: TenantOptions,
 }
 
 #[derive(Args, Debug)]
 struct BreakerOpenOptions {
     #[command(flatten)]
-    ways: ConnectionOptions,
+    connection: ConnectionOptions,
     #[command(flatten)]
-    whose: TenantOptions,
+    scope: TenantOptions,
     #[command(flatten)]
     which: BreakerSelection,
     /// Time for which the breaker stays open: `30m`, `8h`. Then one call passes as a probe.
@@ -58,9 +58,9 @@ struct BreakerOpenOptions {
 #[derive(Args, Debug)]
 struct BreakerResetOptions {
     #[command(flatten)]
-    ways: ConnectionOptions,
+    connection: ConnectionOptions,
     #[command(flatten)]
-    whose: TenantOptions,
+    scope: TenantOptions,
     #[command(flatten)]
     which: BreakerSelection,
 }
@@ -89,19 +89,19 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
                 Some(span) => json!({ "to": "open", "for": span }),
                 None => json!({ "to": "open" }),
             };
-            let said = match &open.span {
+            let description = match &open.span {
                 Some(span) => {
                     format!("open for {span}: calls are refused, and then one call passes as a probe")
                 }
                 None => "open: calls are refused until `steadfast breaker reset`".to_owned(),
             };
-            let steered = change_breakers(&open.ways, &open.whose, &open.which, &turn)?;
-            print_results(&open.ways, &open.which, &steered, |_| &said)
+            let steered = change_breakers(&open.connection, &open.scope, &open.which, &turn)?;
+            print_results(&open.connection, &open.which, &steered, |_| &description)
         }
         Some(BreakerSubcommand::Reset(reset)) => {
             let steered =
-                change_breakers(&reset.ways, &reset.whose, &reset.which, &json!({ "to": "reset" }))?;
-            print_results(&reset.ways, &reset.which, &steered, |one| {
+                change_breakers(&reset.connection, &reset.scope, &reset.which, &json!({ "to": "reset" }))?;
+            print_results(&reset.connection, &reset.which, &steered, |one| {
                 match views::text(one, "/breaker/forced/by") == "configuration" {
                     true => "reset, but the configuration keeps it open",
                     false => "closed: calls pass",
@@ -112,11 +112,11 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
 }
 
 fn list(options: &BreakerListOptions) -> Result<(), CommandFailure> {
-    let breakers = target::with(&options.ways, ConnectionPurpose::ExistingState, async |reach| {
-        let tenants = reach.tenants(options.whose.tenant.as_deref()).await?;
+    let breakers = target::with(&options.connection, ConnectionPurpose::ExistingState, async |reach| {
+        let tenants = reach.tenants(options.scope.tenant.as_deref()).await?;
         Ok(reach.fetch_for_tenants(ApiRequest::get("/v1/breakers"), &tenants).await?)
     })?;
-    if options.ways.json {
+    if options.connection.json {
         output::print_json(&breakers);
         return Ok(());
     }
@@ -139,30 +139,30 @@ struct BreakerChangeResult {
 
 /// Changes breakers and returns the result of each. A failure does not stop the others.
 fn change_breakers(
-    ways: &ConnectionOptions,
-    whose: &TenantOptions,
+    connection: &ConnectionOptions,
+    scope: &TenantOptions,
     which: &BreakerSelection,
     turn: &Value,
 ) -> Result<Vec<BreakerChangeResult>, CommandFailure> {
-    let tenant = whose.tenant.as_deref();
+    let tenant = scope.tenant.as_deref();
     // No state is created for an invalid key.
     let need = match which.key.as_deref().and_then(key) {
         Some(_) => ConnectionPurpose::FutureCalls,
         None => ConnectionPurpose::ExistingState,
     };
-    target::with(ways, need, async |reach| {
-        let mut wanted = Vec::new();
+    target::with(connection, need, async |reach| {
+        let mut targets = Vec::new();
         match &which.key {
-            Some(written) => wanted.push((tenant.map(str::to_owned), named(reach, tenant, written).await?)),
+            Some(written) => targets.push((tenant.map(str::to_owned), named(reach, tenant, written).await?)),
             None => {
                 for tenant in reach.tenants(tenant).await? {
                     let keys = all(reach, tenant.as_deref()).await?;
-                    wanted.extend(keys.into_iter().map(|key| (tenant.clone(), key)));
+                    targets.extend(keys.into_iter().map(|key| (tenant.clone(), key)));
                 }
             }
         }
         let mut steered = Vec::new();
-        for (tenant, key) in wanted {
+        for (tenant, key) in targets {
             let ask = ApiRequest::post(&format!("/v1/breakers/{}", encoded(&key)), Some(turn.clone()));
             let became = reach.send(ask.with("tenant", tenant.as_deref())).await;
             steered.push(BreakerChangeResult { key, tenant, became });
@@ -211,16 +211,17 @@ async fn named(
         return Ok(key.clone());
     }
     let tools = views::known_tools(reach, tenant).await?;
-    let meant = views::nearest_name(written, &tools).map(str::to_owned);
-    let meant = meant.or_else(|| nearest(written, keys.iter().map(String::as_str)).map(str::to_owned));
+    let suggestion = views::nearest_name(written, &tools).map(str::to_owned);
+    let suggestion =
+        suggestion.or_else(|| nearest(written, keys.iter().map(String::as_str)).map(str::to_owned));
     let is_known_tool = tools.iter().any(|tool| tool == written);
-    match (key, meant) {
+    match (key, suggestion) {
         (Some(key), _) if is_known_tool => Ok(key),
-        (None, Some(meant)) => {
-            Err(CommandFailure::Usage(format!("there is no breaker `{written}`: did you mean `{meant}`?")))
-        }
-        (Some(key), Some(meant)) if !is_whole => Err(CommandFailure::Usage(format!(
-            "`{written}` is unknown: did you mean `{meant}`? If it is correct, write `{key}`"
+        (None, Some(suggestion)) => Err(CommandFailure::Usage(format!(
+            "there is no breaker `{written}`: did you mean `{suggestion}`?"
+        ))),
+        (Some(key), Some(suggestion)) if !is_whole => Err(CommandFailure::Usage(format!(
+            "`{written}` is unknown: did you mean `{suggestion}`? If it is correct, write `{key}`"
         ))),
         (None, None) => Err(CommandFailure::Usage(format!(
             "`{written}` is not the name of a breaker: write SERVER/TOOL, or a key as `steadfast breaker` lists it"
@@ -233,10 +234,10 @@ async fn named(
 }
 
 fn print_results<'s>(
-    ways: &ConnectionOptions,
+    connection: &ConnectionOptions,
     which: &BreakerSelection,
     steered: &[BreakerChangeResult],
-    said: impl Fn(&Value) -> &'s str,
+    describe: impl Fn(&Value) -> &'s str,
 ) -> Result<(), CommandFailure> {
     if let (false, [BreakerChangeResult { became: Err(refused), .. }]) = (which.all, steered) {
         return Err(refused.clone().into());
@@ -244,13 +245,13 @@ fn print_results<'s>(
     let turned = || steered.iter().filter_map(|one| Some((one, one.became.as_ref().ok()?)));
     let failed: Vec<_> =
         steered.iter().filter_map(|one| Some((one, one.became.as_ref().err()?.message()))).collect();
-    if ways.json {
+    if connection.json {
         match (which.all, steered) {
             (false, [BreakerChangeResult { became: Ok(one), .. }]) => output::print_json(one),
             _ => {
                 let failed = failed
                     .iter()
-                    .map(|(one, why)| json!({ "key": one.key, "tenant": one.tenant, "message": why }));
+                    .map(|(one, reason)| json!({ "key": one.key, "tenant": one.tenant, "message": reason }));
                 let turned = turned().map(|(one, became)| one.json(became));
                 let (turned, failed): (Vec<_>, Vec<_>) = (turned.collect(), failed.collect());
                 output::print_json(&json!({ "steered": turned, "failed": failed }));
@@ -261,7 +262,7 @@ fn print_results<'s>(
             output::print_data("nothing has been called yet, and no tool is known");
         }
         for (one, became) in turned() {
-            output::print_plain(&format!("{}{} is {}", one.key, one.whose(), said(became)));
+            output::print_plain(&format!("{}{} is {}", one.key, one.tenant_suffix(), describe(became)));
         }
         if turned().any(|(_, became)| views::text(became, "/reach") == "only_here") {
             output::print_message(
@@ -272,18 +273,20 @@ fn print_results<'s>(
     if failed.is_empty() {
         return Ok(());
     }
-    let whys: Vec<_> =
-        failed.iter().map(|(one, why)| format!("  {}{}: {why}", one.key, one.whose())).collect();
+    let reasons: Vec<_> = failed
+        .iter()
+        .map(|(one, reason)| format!("  {}{}: {reason}", one.key, one.tenant_suffix()))
+        .collect();
     Err(CommandFailure::Environment(format!(
         "{} of {} breakers were not changed:\n{}",
         failed.len(),
         steered.len(),
-        whys.join("\n")
+        reasons.join("\n")
     )))
 }
 
 impl BreakerChangeResult {
-    fn whose(&self) -> String {
+    fn tenant_suffix(&self) -> String {
         self.tenant.as_ref().map(|tenant| format!(" of tenant {tenant}")).unwrap_or_default()
     }
 

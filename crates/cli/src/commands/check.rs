@@ -97,8 +97,8 @@ fn look(options: &Options, open: Option<&Runtime>) -> CheckReport {
     found.store = Some(plan.store());
     if let Some(file) = plan.trust_file() {
         let path = file.path().display();
-        if let Err(why) = file.check() {
-            found.notes.push(format!("{path} is neither used nor written until it can be read: {why}"));
+        if let Err(reason) = file.check() {
+            found.notes.push(format!("{path} is neither used nor written until it can be read: {reason}"));
         }
         found.trust_file = Some(path.to_string());
     }
@@ -170,7 +170,7 @@ fn mistake(problem: &ConfigProblem) -> Value {
         None => (None, None, None, None),
     };
     json!({
-        "what": problem.what(),
+        "what": problem.message(),
         "file": file,
         "line": line,
         "column": column,

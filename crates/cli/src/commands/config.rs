@@ -33,7 +33,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NAME")]
     setting: Option<String>,
     #[command(flatten)]
-    ways: ConnectionOptions,
+    connection: ConnectionOptions,
 }
 
 /// Annotations that are used to resolve the policy of a tool.
@@ -64,8 +64,8 @@ impl KnownAnnotations {
                 format!("annotations last seen at {at}: {}{distrust}", hints(*annotations))
             }
             Self::NeverSeen => "annotations not received; the name alone decides its class".to_owned(),
-            Self::NotAsked(why) => {
-                format!("annotations not known; the name alone decides its class: {why}")
+            Self::NotAsked(reason) => {
+                format!("annotations not known; the name alone decides its class: {reason}")
             }
         }
     }
@@ -86,23 +86,23 @@ impl KnownAnnotations {
 
 fn hints(annotations: AnnotationHints) -> String {
     let AnnotationHints { read_only, destructive, idempotent } = annotations;
-    let said =
+    let named =
         [("readOnlyHint", read_only), ("destructiveHint", destructive), ("idempotentHint", idempotent)];
-    let said = said.into_iter().filter_map(|(name, hint)| Some(format!("{name} {}", hint?)));
-    let said: Vec<String> = said.collect();
-    if said.is_empty() { "none".to_owned() } else { said.join(", ") }
+    let named = named.into_iter().filter_map(|(name, hint)| Some(format!("{name} {}", hint?)));
+    let named: Vec<String> = named.collect();
+    if named.is_empty() { "none".to_owned() } else { named.join(", ") }
 }
 
 /// Returns the last known annotations, from a running gateway or the store. The configuration decides whether they are
 /// trusted if it knows the server. Otherwise the gateway decides, because `wrap --url` uses servers that are not in
 /// any file.
-fn last_seen(
-    ways: &ConnectionOptions,
+fn last_annotations(
+    connection: &ConnectionOptions,
     config: &steadfast::config::Config,
     tool: &ToolRef,
 ) -> KnownAnnotations {
     let path = format!("/v1/tools/{}/annotations", target::encoded(&tool.to_string()));
-    let asked = target::with(ways, ConnectionPurpose::ExistingState, async |reach| {
+    let response = target::with(connection, ConnectionPurpose::ExistingState, async |reach| {
         if reach.is_untouched {
             return Ok(None);
         }
@@ -112,7 +112,7 @@ fn last_seen(
             Err(refused) => Err(refused.into()),
         }
     });
-    let found = match asked {
+    let found = match response {
         Ok(Some(found)) => found,
         Ok(None) => return KnownAnnotations::NeverSeen,
         Err(failure) => return KnownAnnotations::NotAsked(failure.reason()),
@@ -135,42 +135,42 @@ fn last_seen(
 
 /// Runs `steadfast config explain`.
 pub(crate) fn explain(options: &Options) -> Result<(), CommandFailure> {
-    let config = options.ways.chosen.load()?;
+    let config = options.connection.chosen.load()?;
     let tool = tool(&options.tool, &config)?;
     // A server is a dependency too, and is known without arguments.
     let domain = domain(&tool, options.arguments.as_deref().unwrap_or("{}"))?;
-    let seen = last_seen(&options.ways, &config, &tool);
-    let mut explanation = config.explain(&tool, seen.annotations(), Some(&domain));
-    if let Some(wanted) = &options.setting {
-        narrow(&mut explanation, wanted)?;
+    let known = last_annotations(&options.connection, &config, &tool);
+    let mut explanation = config.explain(&tool, known.annotations(), Some(&domain));
+    if let Some(setting) = &options.setting {
+        narrow(&mut explanation, setting)?;
     }
     let servers: Vec<_> = config.servers().keys().map(ToString::to_string).collect();
     let server = tool.namespace.as_str();
     if !servers.iter().any(|known| known == server)
-        && let Some(meant) = nearest(server, servers.iter().map(String::as_str))
+        && let Some(suggestion) = nearest(server, servers.iter().map(String::as_str))
     {
-        output::print_message(&format!("note: no server is called `{server}`; did you mean `{meant}`?"));
+        output::print_message(&format!("note: no server is called `{server}`; did you mean `{suggestion}`?"));
     }
-    if options.ways.json {
-        output::print_json(&to_json(&explanation, &seen));
+    if options.connection.json {
+        output::print_json(&to_json(&explanation, &known));
     } else {
-        output::print_plain(&format!("{}\n{explanation}", seen.in_words()));
+        output::print_plain(&format!("{}\n{explanation}", known.in_words()));
     }
     Ok(())
 }
 
 /// Keeps only the requested settings.
-fn narrow(explanation: &mut Explanation, wanted: &str) -> Result<(), CommandFailure> {
+fn narrow(explanation: &mut Explanation, setting: &str) -> Result<(), CommandFailure> {
     let fits = |one: &ExplainedSetting| {
-        let rest = one.setting.strip_prefix(wanted);
+        let rest = one.setting.strip_prefix(setting);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
     if !explanation.settings.iter().any(fits) {
         let known = explanation.settings.iter().map(|one| one.setting);
-        let meant = nearest(wanted, known).map(|meant| format!(": did you mean `{meant}`?"));
+        let suggestion = nearest(setting, known).map(|suggestion| format!(": did you mean `{suggestion}`?"));
         return Err(CommandFailure::Usage(format!(
-            "no setting is called `{wanted}`{}",
-            meant.unwrap_or_default()
+            "no setting is called `{setting}`{}",
+            suggestion.unwrap_or_default()
         )));
     }
     explanation.settings.retain(fits);
@@ -179,11 +179,11 @@ fn narrow(explanation: &mut Explanation, wanted: &str) -> Result<(), CommandFail
 
 fn tool(text: &str, config: &steadfast::config::Config) -> Result<ToolRef, CommandFailure> {
     // Clients see the tools of several servers by such names.
-    let seen_by_clients = || {
+    let client_tool_name = || {
         let (server, name) = text.split_once("__")?;
         config.servers().keys().any(|known| known.as_str() == server).then_some((server, name))
     };
-    let parts = text.split_once('/').or_else(seen_by_clients).and_then(|(server, name)| {
+    let parts = text.split_once('/').or_else(client_tool_name).and_then(|(server, name)| {
         Some(ToolRef { namespace: Namespace::new(server).ok()?, tool: ToolName::new(name).ok()? })
     });
     parts.ok_or_else(|| {
@@ -199,12 +199,12 @@ fn domain(tool: &ToolRef, arguments: &str) -> Result<Domain, CommandFailure> {
     Ok(signature::domain(tool, &ArgumentTargets::of(document.root())))
 }
 
-fn to_json(explanation: &Explanation, seen: &KnownAnnotations) -> Value {
+fn to_json(explanation: &Explanation, known: &KnownAnnotations) -> Value {
     let setting = |one: &ExplainedSetting| json!({ "setting": one.setting, "value": one.value, "decidedBy": one.origin.to_string() });
     json!({
         "tool": explanation.tool.to_string(),
         "domain": explanation.domain.as_ref().map(ToString::to_string),
-        "annotations": seen.to_json(),
+        "annotations": known.to_json(),
         "settings": explanation.settings.iter().map(setting).collect::<Vec<_>>(),
     })
 }

@@ -55,7 +55,7 @@ enum CheckLevel {
 struct DoctorCheck {
     name: String,
     level: CheckLevel,
-    what: String,
+    description: String,
     /// Advice, if there is a problem.
     todo: Option<String>,
 }
@@ -64,23 +64,23 @@ struct DoctorCheck {
 struct Findings(Vec<DoctorCheck>);
 
 impl Findings {
-    fn ok(&mut self, name: &str, what: impl Into<String>) {
+    fn ok(&mut self, name: &str, description: impl Into<String>) {
         self.0.push(DoctorCheck {
             name: name.to_owned(),
             level: CheckLevel::Ok,
-            what: what.into(),
+            description: description.into(),
             todo: None,
         });
     }
 
-    fn warn(&mut self, name: &str, what: impl Into<String>, todo: impl Into<String>) {
-        let (what, todo) = (what.into(), Some(todo.into()));
-        self.0.push(DoctorCheck { name: name.to_owned(), level: CheckLevel::Warn, what, todo });
+    fn warn(&mut self, name: &str, description: impl Into<String>, todo: impl Into<String>) {
+        let (description, todo) = (description.into(), Some(todo.into()));
+        self.0.push(DoctorCheck { name: name.to_owned(), level: CheckLevel::Warn, description, todo });
     }
 
-    fn bad(&mut self, name: &str, what: impl Into<String>, todo: impl Into<String>) {
-        let (what, todo) = (what.into(), Some(todo.into()));
-        self.0.push(DoctorCheck { name: name.to_owned(), level: CheckLevel::Bad, what, todo });
+    fn bad(&mut self, name: &str, description: impl Into<String>, todo: impl Into<String>) {
+        let (description, todo) = (description.into(), Some(todo.into()));
+        self.0.push(DoctorCheck { name: name.to_owned(), level: CheckLevel::Bad, description, todo });
     }
 }
 
@@ -110,8 +110,8 @@ fn tell(found: &Findings, worst: CheckLevel) {
             CheckLevel::Warn => (TextStyle::Warn, "warn"),
             CheckLevel::Bad => (TextStyle::Bad, "bad "),
         };
-        let (name, what) = (output::clean(&check.name), output::clean(&check.what));
-        output::print_data(&format!("{}  {name:width$}  {what}", paint.paint(look, sign)));
+        let (name, description) = (output::clean(&check.name), output::clean(&check.description));
+        output::print_data(&format!("{}  {name:width$}  {description}", paint.paint(look, sign)));
         if let Some(todo) = &check.todo {
             let before = " ".repeat(width + 8);
             output::print_data(&paint.paint(TextStyle::Dim, &format!("{before}→ {}", output::clean(todo))));
@@ -133,7 +133,7 @@ impl DoctorCheck {
             CheckLevel::Warn => "warn",
             CheckLevel::Bad => "bad",
         };
-        json!({ "name": self.name, "level": level, "what": self.what, "todo": self.todo })
+        json!({ "name": self.name, "level": level, "what": self.description, "todo": self.todo })
     }
 }
 
@@ -204,7 +204,7 @@ fn configuration(chosen: &ConfigFileOptions, found: &mut Findings) -> Option<Con
         Ok(config) => config,
         Err(errors) => {
             let first =
-                errors.problems().first().map(|problem| problem.what().to_owned()).unwrap_or_default();
+                errors.problems().first().map(|problem| problem.message().to_owned()).unwrap_or_default();
             let count = errors.problems().len();
             found.bad(
                 "configuration",
@@ -280,9 +280,9 @@ fn trust_file(config: &Config, found: &mut Findings) {
         Ok(Some(count)) => {
             found.ok("trust file", format!("{path}: {count} not trusted (`steadfast status` shows them)"));
         }
-        Err(why) => found.bad(
+        Err(reason) => found.bad(
             "trust file",
-            format!("{path} cannot be read: {why}"),
+            format!("{path} cannot be read: {reason}"),
             "correct or remove it; until then it is neither used nor written",
         ),
     }
@@ -378,14 +378,14 @@ fn gateways_that_run(config: &Config, found: &mut Findings) {
     let left = gateways::left_behind(&folder);
     let running = gateways::running(&folder);
     for gateway in &running {
-        let said = format!("{} (pid {})", gateway.address, gateway.process.pid);
+        let address = format!("{} (pid {})", gateway.address, gateway.process.pid);
         if gateway.version == env!("CARGO_PKG_VERSION") {
-            found.ok("gateway", said);
+            found.ok("gateway", address);
         } else {
             found.warn(
                 "gateway",
                 format!(
-                    "{said} is of version {}, this program of {}",
+                    "{address} is of version {}, this program of {}",
                     gateway.version,
                     env!("CARGO_PKG_VERSION")
                 ),
@@ -396,8 +396,8 @@ fn gateways_that_run(config: &Config, found: &mut Findings) {
     if running.is_empty() {
         found.ok("gateway", "none listens here now");
     }
-    for why in gateways::distrusted(&folder) {
-        found.bad("gateway", why, "until then the other commands cannot find it");
+    for reason in gateways::distrusted(&folder) {
+        found.bad("gateway", reason, "until then the other commands cannot find it");
     }
     if left > 0 {
         found.warn(
@@ -512,9 +512,9 @@ async fn greet(server: &ServerSettings, found: &mut Findings) {
         Ok((called, tools, greeted)) => {
             found.ok(&name, format!("{called} answers after {} ms, {tools} tools", greeted.as_millis()));
         }
-        Err(why) => found.bad(
+        Err(reason) => found.bad(
             &name,
-            why,
+            reason,
             "run its command or open its URL manually; see `[servers]` in the configuration",
         ),
     }
@@ -528,14 +528,16 @@ fn clients(found: &mut Findings) {
     for survey in surveyed {
         let name = survey.client;
         match survey.servers {
-            Err(why) => found.warn(name, format!("{}: {why}", survey.path.display()), "correct it there"),
-            Ok((0, ours)) => {
-                found.ok(name, format!("{}: {ours} servers, all behind Steadfast", survey.path.display()))
+            Err(reason) => {
+                found.warn(name, format!("{}: {reason}", survey.path.display()), "correct it there")
             }
-            Ok((direct, ours)) => found.ok(
+            Ok((0, wrapped)) => {
+                found.ok(name, format!("{}: {wrapped} servers, all behind Steadfast", survey.path.display()))
+            }
+            Ok((direct, wrapped)) => found.ok(
                 name,
                 format!(
-                    "{}: {ours} servers behind Steadfast, {direct} not (`steadfast import` shows them)",
+                    "{}: {wrapped} servers behind Steadfast, {direct} not (`steadfast import` shows them)",
                     survey.path.display()
                 ),
             ),

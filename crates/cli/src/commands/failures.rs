@@ -19,24 +19,24 @@ pub(crate) struct Options {
     #[arg(long, value_name = "COUNT", default_value_t = 20)]
     limit: u16,
     #[command(flatten)]
-    ways: ConnectionOptions,
+    connection: ConnectionOptions,
     #[command(flatten)]
-    whose: TenantOptions,
+    scope: TenantOptions,
 }
 
 /// Runs `steadfast failures`.
 pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
     let ask = ApiRequest::get("/v1/failures").with("tool", options.tool.as_deref());
-    let ask = ask.with("tenant", options.whose.tenant.as_deref());
+    let ask = ask.with("tenant", options.scope.tenant.as_deref());
     let ask = ask.with("limit", Some(&options.limit.to_string()));
-    let told = target::with(&options.ways, ConnectionPurpose::ExistingState, async |reach| {
+    let response = target::with(&options.connection, ConnectionPurpose::ExistingState, async |reach| {
         Ok(reach.send(ask).await?)
     })?;
-    if options.ways.json {
-        output::print_json(&told);
+    if options.connection.json {
+        output::print_json(&response);
         return Ok(());
     }
-    let failures = views::list(&told, "/failures");
+    let failures = views::list(&response, "/failures");
     if failures.is_empty() {
         output::print_data(&match &options.tool {
             Some(tool) => format!("no call of {tool} has failed"),

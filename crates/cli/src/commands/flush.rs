@@ -12,7 +12,7 @@ use crate::support::views;
 #[command(group = ArgGroup::new("which").required(true).multiple(true).args(["key", "tool", "session", "tenant"]))]
 pub(crate) struct Options {
     #[command(flatten)]
-    ways: ConnectionOptions,
+    connection: ConnectionOptions,
     /// This call, whatever its outcome: the digits of its key, or a unique prefix.
     #[arg(long, value_name = "KEY", conflicts_with_all = ["tool", "session", "tenant"])]
     key: Option<String>,
@@ -29,8 +29,8 @@ pub(crate) struct Options {
 
 /// Runs `steadfast flush`.
 pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
-    let Options { ways, key, tool, session, tenant } = options;
-    let (removed, meant) = target::with(ways, ConnectionPurpose::ExistingState, async |reach| {
+    let Options { connection, key, tool, session, tenant } = options;
+    let (removed, suggestion) = target::with(connection, ConnectionPurpose::ExistingState, async |reach| {
         let key = match key {
             None => None,
             Some(digits) => {
@@ -49,16 +49,16 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
             .with("session", session.as_deref())
             .with("tenant", tenant.as_deref());
         let removed = reach.send(ask).await?;
-        let meant = match tool {
+        let suggestion = match tool {
             Some(tool) if views::number(&removed, "/forgotten") == 0 => {
                 let known = views::known_tools(reach, tenant.as_deref()).await?;
                 views::nearest_name(tool, &known).map(str::to_owned)
             }
             Some(_) | None => None,
         };
-        Ok((removed, meant))
+        Ok((removed, suggestion))
     })?;
-    if ways.json {
+    if connection.json {
         output::print_json(&removed);
     } else {
         output::print_data(&match views::number(&removed, "/forgotten") {
@@ -67,8 +67,8 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
             count => format!("{count} calls are forgotten: they run when they come again"),
         });
     }
-    if let Some(meant) = meant {
-        output::print_message(&format!("note: did you mean `{meant}`?"));
+    if let Some(suggestion) = suggestion {
+        output::print_message(&format!("note: did you mean `{suggestion}`?"));
     }
     Ok(())
 }

@@ -149,7 +149,7 @@ impl<'r> RehearsalReport<'r> {
             let since =
                 options.since.as_ref().map(|since| format!(" in the last {since}")).unwrap_or_default();
             let mut lines = vec![format!("no call is recorded{since}: nothing to rehearse")];
-            lines.extend(self.what_was_left_out().into_iter().map(|line| format!("  {line}")));
+            lines.extend(self.omissions().into_iter().map(|line| format!("  {line}")));
             return lines.join("\n");
         };
         let mut lines = vec![match self.differences.len() {
@@ -159,7 +159,7 @@ impl<'r> RehearsalReport<'r> {
             many => paint.paint(TextStyle::Warn, &format!("{many} of {calls} results would change")),
         }];
         lines.push(format!("  the first call came at {}", first.arrived));
-        lines.extend(self.what_was_left_out().into_iter().map(|line| format!("  {line}")));
+        lines.extend(self.omissions().into_iter().map(|line| format!("  {line}")));
         for kind in DifferenceKind::ALL {
             let of_kind: Vec<_> = self.of_kind(kind).collect();
             if of_kind.is_empty() {
@@ -211,7 +211,7 @@ impl<'r> RehearsalReport<'r> {
         lines.push(format!("      was {was}; {}", paint.paint(TextStyle::Warn, &would)));
     }
 
-    fn what_was_left_out(&self) -> Vec<String> {
+    fn omissions(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if self.not_explained > 0 {
             lines.push(format!(

@@ -12,7 +12,7 @@ use crate::support::views;
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
-    ways: ConnectionOptions,
+    connection: ConnectionOptions,
     /// The call, as named in the response that reports the unknown outcome: twelve digits, or a unique prefix.
     #[arg(value_name = "KEY")]
     key: String,
@@ -33,7 +33,7 @@ struct OutcomeOptions {
 
 /// Runs `steadfast resolve`.
 pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
-    let record = target::with(&options.ways, ConnectionPurpose::ExistingState, async |reach| {
+    let record = target::with(&options.connection, ConnectionPurpose::ExistingState, async |reach| {
         let record = find(reach, &options.key, RecordSelection::Open)
             .await?
             .ok_or_else(|| not_unknown(&options.key))?;
@@ -48,7 +48,7 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
             Ok(_) => Ok(record),
             Err(refused) if refused.is(StatusCode::NOT_FOUND) => Err(not_unknown(&options.key)),
             Err(refused) if refused.is(StatusCode::CONFLICT) => {
-                let observed = observed(&record).map(|seen| format!(" ({seen})")).unwrap_or_default();
+                let observed = observed(&record).map(|text| format!(" ({text})")).unwrap_or_default();
                 Err(CommandFailure::Environment(format!(
                     "cannot resolve the call of {tool}{observed}: {}",
                     refused.message()
@@ -58,7 +58,7 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
         }
     })?;
     let tool = record.get("tool").map(views::tool).unwrap_or_default();
-    if options.ways.json {
+    if options.connection.json {
         let key = views::text(&record, "/key");
         let name = key.get(..NAME).unwrap_or_default();
         output::print_json(&json!({ "key": name, "tool": tool, "ran": options.outcome.ran }));

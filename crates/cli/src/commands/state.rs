@@ -17,22 +17,22 @@ pub(crate) enum StateCommand {
 }
 
 /// Runs `steadfast state accept`.
-pub(crate) fn run(StateCommand::Accept(ways): &StateCommand) -> Result<(), CommandFailure> {
-    let answer = target::with(ways, ConnectionPurpose::ExistingState, async |reach| {
+pub(crate) fn run(StateCommand::Accept(connection): &StateCommand) -> Result<(), CommandFailure> {
+    let answer = target::with(connection, ConnectionPurpose::ExistingState, async |reach| {
         Ok(reach.send(ApiRequest::post("/v1/state/accept", None)).await?)
     })?;
-    if ways.json {
+    if connection.json {
         output::print_json(&answer);
     } else if answer.get("accepted").is_none_or(Value::is_null) {
         output::print_data("no record was lost: there is nothing to accept");
     } else {
         let commits = views::number(&answer, "/accepted/commits");
-        let what = if commits > 0 {
+        let loss = if commits > 0 {
             format!("{commits} commits or more are lost")
         } else {
             "records are lost".to_owned()
         };
-        output::print_data(&format!("accepted that {what}: calls with an idempotency key run again"));
+        output::print_data(&format!("accepted that {loss}: calls with an idempotency key run again"));
     }
     Ok(())
 }

@@ -24,7 +24,7 @@ use crate::support::views::{self, list, number, text};
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
-    ways: ConnectionOptions,
+    connection: ConnectionOptions,
     /// Refresh every second, until Ctrl-C. If the output is not a terminal, print again whenever something changed.
     #[arg(long)]
     watch: bool,
@@ -43,7 +43,7 @@ struct StatusReport {
     trust: Value,
     guard: Value,
     /// Descriptions of all gateways and stores that were asked.
-    asked: Vec<String>,
+    sources: Vec<String>,
     store: String,
     is_untouched: bool,
 }
@@ -58,16 +58,16 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
         if options.watch {
             return watch(options).await;
         }
-        let reach = OperatorConnection::find(&options.ways, ConnectionPurpose::ExistingState).await?;
-        let seen = read_status(&reach).await;
+        let reach = OperatorConnection::find(&options.connection, ConnectionPurpose::ExistingState).await?;
+        let report = read_status(&reach).await;
         reach.close().await;
-        let seen = seen?;
-        if options.ways.json {
-            output::print_json(&seen.json());
+        let report = report?;
+        if options.connection.json {
+            output::print_json(&report.json());
         } else {
-            output::print_data(&seen.draw(ColourPainter::of_stdout()));
+            output::print_data(&report.draw(ColourPainter::of_stdout()));
         }
-        match seen.verdict() {
+        match report.verdict() {
             "fine" => Ok(()),
             "attention" => Err(CommandFailure::AlreadyReported(ATTENTION)),
             _ => Err(CommandFailure::AlreadyReported(TROUBLE)),
@@ -80,60 +80,62 @@ const EVERY: Duration = Duration::from_secs(1);
 
 async fn watch(options: &Options) -> Result<(), CommandFailure> {
     let stop = shutdown::shutdown_token();
-    let is_lively = output::is_interactive(&io::stdout()) && !options.ways.json;
+    let is_lively = output::is_interactive(&io::stdout()) && !options.connection.json;
     let screen = is_lively.then(AlternateScreen::open);
     let mut last = String::new();
     let mut reach: Option<OperatorConnection> = None;
-    let ended = loop {
+    let outcome = loop {
         // Gateways start and stop during the watch.
         let found = match reach.take() {
-            Some(held) if held.is_store() && !target::is_gateway_running(&options.ways) => Ok(held),
+            Some(connection) if connection.is_store() && !target::is_gateway_running(&options.connection) => {
+                Ok(connection)
+            }
             old => {
                 if let Some(old) = old {
                     old.close().await;
                 }
-                OperatorConnection::find(&options.ways, ConnectionPurpose::ExistingState).await
+                OperatorConnection::find(&options.connection, ConnectionPurpose::ExistingState).await
             }
         };
-        let seen = match found {
+        let report = match found {
             Ok(found) => {
-                let seen = read_status(&found).await;
+                let report = read_status(&found).await;
                 reach = Some(found);
-                seen
+                report
             }
             Err(failure) => Err(failure),
         };
-        match (seen, &screen) {
-            (Ok(seen), Some(screen)) => screen.show(&seen.draw(ColourPainter::of_stdout())),
-            (Ok(mut seen), None) => {
-                let (drawn, json) = (seen.draw(ColourPainter::of_stdout()), seen.json());
+        match (report, &screen) {
+            (Ok(report), Some(screen)) => screen.show(&report.draw(ColourPainter::of_stdout())),
+            (Ok(mut report), None) => {
+                let (drawn, json) = (report.draw(ColourPainter::of_stdout()), report.json());
                 // A new time alone is not a change.
-                for status in
-                    std::iter::once(&mut seen.status).chain(seen.others.iter_mut().map(|(_, status)| status))
+                for status in std::iter::once(&mut report.status)
+                    .chain(report.others.iter_mut().map(|(_, status)| status))
                 {
                     if let Some(at) = status.pointer_mut("/atMs") {
                         *at = Value::Null;
                     }
                 }
-                let now = seen.json().to_string();
-                let heard = now == last
-                    || if options.ways.json {
+                let now = report.json().to_string();
+                let printed = now == last
+                    || if options.connection.json {
                         output::print_json_line(&json)
                     } else {
                         output::print_line(&format!("{drawn}\n"))
                     };
                 last = now;
-                if !heard {
+                if !printed {
                     break Ok(());
                 }
             }
             // It may come back.
-            (Err(CommandFailure::Environment(why)), Some(screen)) => screen.show(&why),
-            (Err(CommandFailure::Environment(why)), None) => {
-                if why != last {
-                    output::print_message(&format!("error: {why}"));
+            (Err(CommandFailure::Environment(reason)), Some(screen)) => screen.show(&reason),
+            (Err(CommandFailure::Environment(reason)), None) => {
+                if reason != last {
+                    output::print_message(&format!("error: {reason}"));
                 }
-                last = why;
+                last = reason;
             }
             (Err(failure), _) => break Err(failure),
         }
@@ -145,7 +147,7 @@ async fn watch(options: &Options) -> Result<(), CommandFailure> {
     if let Some(reach) = reach {
         reach.close().await;
     }
-    ended
+    outcome
 }
 
 /// The alternate screen of the terminal. The old contents are restored on drop.
@@ -207,7 +209,12 @@ async fn read_status(reach: &OperatorConnection) -> Result<StatusReport, Command
         breakers: of(&["openBreakers", "forcedBreakers"], "/v1/breakers").await?,
         trust: of(&["escalated", "recovering", "blocked"], "/v1/trust").await?,
         guard: of(&["stoppedSessions"], "/v1/guard").await?,
-        asked: reach.gateway().into_iter().chain(&reach.others).map(|gateway| introduced(gateway)).collect(),
+        sources: reach
+            .gateway()
+            .into_iter()
+            .chain(&reach.others)
+            .map(|gateway| introduced(gateway))
+            .collect(),
         name: reach.gateway().map(|gateway| gateway.name.clone()),
         store: reach.store.clone(),
         is_untouched: reach.is_untouched,
@@ -217,12 +224,12 @@ async fn read_status(reach: &OperatorConnection) -> Result<StatusReport, Command
 }
 
 /// Returns the status of a running gateway that does not report one.
-fn unreported_status(why: &str) -> Value {
+fn unreported_status(reason: &str) -> Value {
     json!({
         "verdict": "trouble",
         "findings": [{
             "level": "trouble",
-            "what": format!("runs and does not report its status: {}", output::clean(why)),
+            "what": format!("runs and does not report its status: {}", output::clean(reason)),
             "todo": "check its log, and restart it",
         }],
     })
@@ -284,14 +291,14 @@ impl StatusReport {
     }
 
     fn headline(&self, paint: ColourPainter) -> String {
-        let (look, sign, said) = match self.verdict() {
+        let (look, sign, summary) = match self.verdict() {
             "fine" if self.is_untouched => (TextStyle::Good, "●", "nothing has run here yet"),
             "fine" => (TextStyle::Good, "●", "all is well"),
             "attention" => (TextStyle::Warn, "▲", "an operator should look"),
             _ => (TextStyle::Bad, "✖", "calls fail"),
         };
         let version = paint.paint(TextStyle::Dim, &format!("steadfast {}", text(&self.status, "/version")));
-        format!("{} {}  {version}", paint.paint(look, sign), paint.paint(look, said))
+        format!("{} {}  {version}", paint.paint(look, sign), paint.paint(look, summary))
     }
 
     fn findings(&self, paint: ColourPainter, lines: &mut Vec<String>) {
@@ -318,14 +325,14 @@ impl StatusReport {
         let mut fact = |name: &str, value: &str| {
             lines.push(format!("  {}  {value}", paint.paint(TextStyle::Dim, &format!("{name:8}"))));
         };
-        match &*self.asked {
+        match &*self.sources {
             [] => fact("gateway", "none listens here; this is what the store knows"),
-            asked => asked.iter().for_each(|gateway| fact("gateway", gateway)),
+            sources => sources.iter().for_each(|gateway| fact("gateway", gateway)),
         }
         let missing = if self.is_untouched { " (not there yet)" } else { "" };
         fact("store", &format!("{}{missing}", output::clean(&self.store)));
         fact("mode", &mode(&self.status));
-        if !self.asked.is_empty() {
+        if !self.sources.is_empty() {
             let all = std::iter::once(&self.status).chain(self.others.iter().map(|(_, status)| status));
             let calls: u64 = all.map(|status| number(status, "/counts/openCalls")).sum();
             fact("calls", &format!("{calls} in flight"));

@@ -26,7 +26,7 @@ use crate::support::views::{self, number, text};
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
-    ways: ConnectionOptions,
+    connection: ConnectionOptions,
     /// Only calls of this tool: SERVER/TOOL.
     #[arg(long, value_name = "SERVER/TOOL")]
     tool: Option<String>,
@@ -47,7 +47,7 @@ pub(crate) struct Options {
 /// Runs `steadfast tail`.
 pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
     runtime()?.block_on(async {
-        let reach = OperatorConnection::find(&options.ways, ConnectionPurpose::ExistingState).await?;
+        let reach = OperatorConnection::find(&options.connection, ConnectionPurpose::ExistingState).await?;
         let done = follow(options, &reach).await;
         reach.close().await;
         done
@@ -60,8 +60,8 @@ const BACK: u64 = 60_000;
 
 async fn follow(options: &Options, reach: &OperatorConnection) -> Result<(), CommandFailure> {
     let stop = shutdown::shutdown_token();
-    let mut told = TailOutput::new(options);
-    told.begin(reach).await?;
+    let mut printer = TailOutput::new(options);
+    printer.begin(reach).await?;
     if options.once {
         return Ok(());
     }
@@ -72,7 +72,7 @@ async fn follow(options: &Options, reach: &OperatorConnection) -> Result<(), Com
             .with("tenant", options.tenant.as_deref());
         tokio::spawn(listen(gateway.clone(), ask, sender.clone()));
     }
-    if !options.ways.json {
+    if !options.connection.json {
         let from = if reach.gateway().is_some() {
             "the gateway"
         } else {
@@ -82,12 +82,12 @@ async fn follow(options: &Options, reach: &OperatorConnection) -> Result<(), Com
     }
     let mut ticks = tokio::time::interval(EVERY);
     loop {
-        let heard = tokio::select! {
+        let is_open = tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            Some(event) = events.recv() => told.event(&event),
-            _ = ticks.tick() => told.catch_up(reach).await?,
+            Some(event) = events.recv() => printer.event(&event),
+            _ = ticks.tick() => printer.catch_up(reach).await?,
         };
-        if !heard {
+        if !is_open {
             return Ok(());
         }
     }
@@ -175,25 +175,27 @@ impl<'o> TailOutput<'o> {
 
     /// Prints the last finished calls.
     async fn begin(&mut self, reach: &OperatorConnection) -> Result<(), CommandFailure> {
-        let (ask, wanted) = (self.history(), self.options.lines);
+        let (ask, limit) = (self.history(), self.options.lines);
         let mut page = reach.send(ask.clone()).await?;
         let mut calls = views::list(&page, "/calls").to_vec();
-        while let Some(next) = page.get("next").and_then(Value::as_str).filter(|_| calls.len() < wanted) {
+        while let Some(next) = page.get("next").and_then(Value::as_str).filter(|_| calls.len() < limit) {
             page = reach.send(ask.clone().with("after", Some(next))).await?;
             calls.extend_from_slice(views::list(&page, "/calls"));
         }
         if let Some(tool) = self.options.tool.as_deref().filter(|_| calls.is_empty()) {
             let known = views::known_tools(reach, self.options.tenant.as_deref()).await?;
-            if let Some(meant) = views::nearest_name(tool, &known) {
-                output::print_message(&format!("note: {tool} was not called yet; did you mean `{meant}`?"));
+            if let Some(suggestion) = views::nearest_name(tool, &known) {
+                output::print_message(&format!(
+                    "note: {tool} was not called yet; did you mean `{suggestion}`?"
+                ));
             }
         }
-        if calls.is_empty() && self.options.once && !self.options.ways.json {
+        if calls.is_empty() && self.options.once && !self.options.connection.json {
             output::print_message("nothing was called yet");
         }
         for (place, call) in calls.iter().enumerate().rev() {
             self.known.is_new(&of_history(call), number(call, "/arrivedAtMs"), now().as_millis());
-            if place < wanted {
+            if place < limit {
                 self.say_call(call);
             }
         }
@@ -250,7 +252,7 @@ impl<'o> TailOutput<'o> {
         if !self.options.all && !is_end && !WORTH_TELLING.contains(&&*kind) {
             return true;
         }
-        match self.options.ways.json {
+        match self.options.connection.json {
             true => output::print_json_line(event),
             false => output::print_line(&if is_end { self.end(event) } else { self.change(&kind, event) }),
         }
@@ -258,45 +260,45 @@ impl<'o> TailOutput<'o> {
 
     /// Prints a call from the history.
     fn say_call(&self, call: &Value) -> bool {
-        if self.options.ways.json {
+        if self.options.connection.json {
             return output::print_json_line(&json!({ "event": "history", "call": call }));
         }
-        let ended = number(call, "/arrivedAtMs") + number(call, "/tookMs");
+        let end = number(call, "/arrivedAtMs") + number(call, "/tookMs");
         let attempts = u64::try_from(views::list(call, "/attempts").len()).unwrap_or(u64::MAX);
         let replayed = call.get("replayed").and_then(Value::as_bool).unwrap_or_default();
         let tool = call.get("tool").map(views::tool).unwrap_or_default();
-        let how = CallEndSummary { status: text(call, "/status"), code: text(call, "/code"), replayed };
-        output::print_line(&self.line(&clock(ended), &how, &tool, number(call, "/tookMs"), attempts, call))
+        let summary = CallEndSummary { status: text(call, "/status"), code: text(call, "/code"), replayed };
+        output::print_line(&self.line(&clock(end), &summary, &tool, number(call, "/tookMs"), attempts, call))
     }
 
     /// Formats the end of a call from a gateway event.
     fn end(&self, event: &Value) -> String {
         let replayed = event.get("fromCache").and_then(Value::as_bool).unwrap_or_default();
-        let how =
+        let summary =
             CallEndSummary { status: text(event, "/status"), code: text(event, "/errorCode"), replayed };
         let (took, attempts) = (number(event, "/elapsedMs"), number(event, "/attempt"));
-        self.line(&at(event), &how, &tool_of(event), took, attempts, event)
+        self.line(&at(event), &summary, &tool_of(event), took, attempts, event)
     }
 
     fn line(
         &self,
         at: &str,
-        how: &CallEndSummary,
+        summary: &CallEndSummary,
         tool: &str,
         took: u64,
         attempts: u64,
-        said: &Value,
+        details: &Value,
     ) -> String {
-        let (look, word) = how.said();
+        let (look, word) = summary.label();
         let mut notes = Vec::new();
         if attempts > 1 {
             notes.push(format!("{attempts} attempts"));
         }
-        let rule = text(said, "/rule");
+        let rule = text(details, "/rule");
         if !rule.is_empty() {
             notes.push(rule);
         }
-        let session = ["/session", "/sessionKey"].map(|place| text(said, place)).concat();
+        let session = ["/session", "/sessionKey"].map(|place| text(details, place)).concat();
         if !session.is_empty() {
             notes.push(output::short(&session, 24));
         }
@@ -350,7 +352,7 @@ struct CallEndSummary {
 }
 
 impl CallEndSummary {
-    fn said(&self) -> (TextStyle, &str) {
+    fn label(&self) -> (TextStyle, &str) {
         match (&*self.status, &*self.code) {
             ("success", _) if self.replayed => (TextStyle::Good, "replayed"),
             ("success", _) => (TextStyle::Good, "ok"),
@@ -468,8 +470,8 @@ mod tests {
         let event = json!({ "event": "turn_end", "level": "info", "traceId": "07", "sessionKey": "s",
             "message": "Completed flight search", "turnId": "trip", "status": "completed" });
         assert!(WORTH_TELLING.contains(&"turn_end"));
-        let said = notes(&event);
-        assert_eq!(said[0], "Completed flight search");
-        assert_eq!(said[1..], ["status completed", "turnId trip"]);
+        let lines = notes(&event);
+        assert_eq!(lines[0], "Completed flight search");
+        assert_eq!(lines[1..], ["status completed", "turnId trip"]);
     }
 }

@@ -26,7 +26,7 @@ pub(crate) struct Options {
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     id: Option<String>,
     #[command(flatten)]
-    ways: ConnectionOptions,
+    connection: ConnectionOptions,
     /// Print JSON lines: one for the turn, each span and each event.
     #[arg(long, conflicts_with = "json")]
     jsonl: bool,
@@ -37,29 +37,29 @@ pub(crate) struct Options {
 
 /// Runs `steadfast trace`.
 pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
-    target::with(&options.ways, ConnectionPurpose::ExistingState, async |reach| match &options.id {
+    target::with(&options.connection, ConnectionPurpose::ExistingState, async |reach| match &options.id {
         Some(id) => show(options, reach, id).await,
         None => list(options, reach).await,
     })
 }
 
 async fn show(options: &Options, reach: &OperatorConnection, id: &str) -> Result<(), CommandFailure> {
-    let told = match story(reach, id).await {
+    let response = match story(reach, id).await {
         Err(refused) if refused.is(StatusCode::NOT_FOUND) => {
             return Err(CommandFailure::Environment(format!(
                 "{}\n`steadfast trace` lists the newest, and `steadfast tail` shows calls",
                 refused.message()
             )));
         }
-        told => told?,
+        response => response?,
     };
-    if options.ways.json {
-        output::print_json(&told);
+    if options.connection.json {
+        output::print_json(&response);
     } else if options.jsonl {
         // Stops when the output is closed.
-        lines(&told).iter().all(output::print_json_line);
+        lines(&response).iter().all(output::print_json_line);
     } else {
-        let story = read(&told).ok_or_else(unreadable)?;
+        let story = read(&response).ok_or_else(unreadable)?;
         let columns = output::size().map_or(UNSEEN, |(columns, _)| columns);
         output::print_data(&waterfall::draw(
             &story,
@@ -80,7 +80,7 @@ async fn story(reach: &OperatorConnection, id: &str) -> Result<Value, RequestErr
 /// Returns the parsed trace, or `None` if there is none.
 pub(crate) async fn find(reach: &OperatorConnection, id: &str) -> Result<Option<TraceView>, CommandFailure> {
     match story(reach, id).await {
-        Ok(told) => read(&told).map(Some).ok_or_else(unreadable),
+        Ok(response) => read(&response).map(Some).ok_or_else(unreadable),
         Err(refused) if refused.is(StatusCode::NOT_FOUND) => Ok(None),
         Err(refused) => Err(refused.into()),
     }
@@ -91,40 +91,41 @@ fn unreadable() -> CommandFailure {
 }
 
 /// Parses a trace. Fields of a newer gateway that are not known are left out.
-pub(crate) fn read(told: &Value) -> Option<TraceView> {
-    let turn = serde_json::from_value(told.get("turn")?.clone()).ok()?;
+pub(crate) fn read(response: &Value) -> Option<TraceView> {
+    let turn = serde_json::from_value(response.get("turn")?.clone()).ok()?;
     let spans =
-        views::list(told, "/spans").iter().filter_map(|span| serde_json::from_value(span.clone()).ok());
-    let events =
-        views::list(told, "/events").iter().filter_map(|event| serde_json::from_value(event.clone()).ok());
+        views::list(response, "/spans").iter().filter_map(|span| serde_json::from_value(span.clone()).ok());
+    let events = views::list(response, "/events")
+        .iter()
+        .filter_map(|event| serde_json::from_value(event.clone()).ok());
     Some(TraceView { turn, spans: spans.collect(), events: events.collect() })
 }
 
 /// Returns the lines of `GET /v1/traces/{id}` in the format of JSON lines.
-fn lines(told: &Value) -> Vec<Value> {
-    let mut lines: Vec<_> = told.get("turn").map(|turn| json!({ "turn": turn })).into_iter().collect();
-    lines.extend(views::list(told, "/spans").iter().map(|span| json!({ "span": span })));
-    lines.extend(views::list(told, "/events").iter().map(|event| json!({ "event": event })));
+fn lines(response: &Value) -> Vec<Value> {
+    let mut lines: Vec<_> = response.get("turn").map(|turn| json!({ "turn": turn })).into_iter().collect();
+    lines.extend(views::list(response, "/spans").iter().map(|span| json!({ "span": span })));
+    lines.extend(views::list(response, "/events").iter().map(|event| json!({ "event": event })));
     lines
 }
 
 async fn list(options: &Options, reach: &OperatorConnection) -> Result<(), CommandFailure> {
-    let wanted = options.lines.max(1);
+    let count = options.lines.max(1);
     let ask = |after: Option<&str>, found: usize| {
-        let limit = (wanted - found).min(MOST).to_string();
+        let limit = (count - found).min(MOST).to_string();
         ApiRequest::get("/v1/traces").with("limit", Some(&limit)).with("after", after)
     };
     let mut whole = reach.send(ask(None, 0)).await?;
     // A page may be short, and there may be more after it.
     while let Some(next) = whole.get("next").and_then(Value::as_str).map(str::to_owned) {
         let found = views::list(&whole, "/turns").len();
-        if found >= wanted {
+        if found >= count {
             break;
         }
         let page = reach.send(ask(Some(&next), found)).await?;
         target::add_page(&mut whole, page);
     }
-    if options.ways.json {
+    if options.connection.json {
         output::print_json(&whole);
         return Ok(());
     }
@@ -150,8 +151,8 @@ fn table(heads: &[TurnView], now: Timestamp) -> TextTable {
     let mut table = TextTable::new(&["BEGAN", "TURN", "ENDED", "CALLS", "TOOK", "SUMMARY"]);
     for head in heads {
         let ago = output::span(Duration::from_millis(millis(now.since(head.started_at_ms))));
-        let (look, sign, word) = waterfall::ended(head);
-        let took = head.ended_at_ms.map(|ended| waterfall::lasted(millis(ended.since(head.started_at_ms))));
+        let (look, sign, word) = waterfall::turn_state(head);
+        let took = head.ended_at_ms.map(|end| waterfall::lasted(millis(end.since(head.started_at_ms))));
         let attention = if head.escalated { " (needs attention)" } else { "" };
         table.row([
             (TextStyle::Plain, format!("{ago} ago")),

@@ -15,9 +15,9 @@ use crate::support::views;
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
-    ways: ConnectionOptions,
+    connection: ConnectionOptions,
     #[command(flatten)]
-    whose: TenantOptions,
+    scope: TenantOptions,
     /// The tool, as SERVER/TOOL or its name alone; or `domain:HOST`.
     #[arg(required_unless_present = "all")]
     tool: Option<String>,
@@ -29,14 +29,14 @@ pub(crate) struct Options {
 /// Runs `steadfast reset`.
 pub(crate) fn reset(options: &Options) -> Result<(), CommandFailure> {
     let changed = change(options, "reset")?;
-    if options.ways.json {
+    if options.connection.json {
         output::print_json(&json!({ "reset": changed.tools, "changes": changed.changes }));
     } else if options.all {
         output::print_data("trust restored: everything");
     } else if changed.is_known {
         output::print_plain(&format!("trust restored: {}", changed.whom(options)));
     } else {
-        output::print_plain(&format!("nothing to restore for {}", options.wanted()));
+        output::print_plain(&format!("nothing to restore for {}", options.selector()));
     }
     changed.remark();
     Ok(())
@@ -45,7 +45,7 @@ pub(crate) fn reset(options: &Options) -> Result<(), CommandFailure> {
 /// Runs `steadfast recover`.
 pub(crate) fn recover(options: &Options) -> Result<(), CommandFailure> {
     let changed = change(options, "recover")?;
-    if options.ways.json {
+    if options.connection.json {
         output::print_json(&json!({ "recovering": changed.tools, "changes": changed.changes }));
     } else if changed.changes == 0 {
         output::print_plain(&match &options.tool {
@@ -62,7 +62,7 @@ pub(crate) fn recover(options: &Options) -> Result<(), CommandFailure> {
 }
 
 impl Options {
-    fn wanted(&self) -> &str {
+    fn selector(&self) -> &str {
         self.tool.as_deref().filter(|_| !self.all).unwrap_or("*")
     }
 }
@@ -78,7 +78,7 @@ struct TrustChangeResult {
 
 impl TrustChangeResult {
     fn whom(&self, options: &Options) -> String {
-        if self.tools.is_empty() { options.wanted().to_owned() } else { self.tools.join(", ") }
+        if self.tools.is_empty() { options.selector().to_owned() } else { self.tools.join(", ") }
     }
 
     fn remark(&self) {
@@ -89,9 +89,9 @@ impl TrustChangeResult {
 }
 
 fn change(options: &Options, verb: &str) -> Result<TrustChangeResult, CommandFailure> {
-    let (tenant, wanted) = (options.whose.tenant.as_deref(), options.wanted());
-    let path = format!("/v1/trust/{}/{verb}", encoded(wanted));
-    target::with(&options.ways, ConnectionPurpose::ExistingState, async |reach| {
+    let (tenant, selector) = (options.scope.tenant.as_deref(), options.selector());
+    let path = format!("/v1/trust/{}/{verb}", encoded(selector));
+    target::with(&options.connection, ConnectionPurpose::ExistingState, async |reach| {
         let tenants = match options.all {
             true => reach.tenants(tenant).await?,
             false => vec![tenant.map(str::to_owned)],
@@ -107,7 +107,7 @@ fn change(options: &Options, verb: &str) -> Result<TrustChangeResult, CommandFai
                     all.changes += views::number(&changed, "/changes");
                 }
                 Err(refused) if refused.is(StatusCode::NOT_FOUND) => {
-                    all.hint = hint(reach, tenant.as_deref(), wanted).await?;
+                    all.hint = hint(reach, tenant.as_deref(), selector).await?;
                 }
                 Err(refused) => return Err(refused.into()),
             }
@@ -120,7 +120,7 @@ fn change(options: &Options, verb: &str) -> Result<TrustChangeResult, CommandFai
 async fn hint(
     reach: &OperatorConnection,
     tenant: Option<&str>,
-    wanted: &str,
+    selector: &str,
 ) -> Result<Option<String>, CommandFailure> {
     if tenant.is_none() {
         let trust =
@@ -129,7 +129,7 @@ async fn hint(
             let (namespace, tool) = (views::text(one, "/pluginName"), views::text(one, "/toolName"));
             [tool.clone(), format!("{namespace}/{tool}"), format!("domain:{}", views::text(one, "/domain"))]
                 .iter()
-                .any(|name| name == wanted)
+                .any(|name| name == selector)
         };
         let of_it = views::list(&trust, "/trust").iter().filter(is_it);
         if let Some(other) = of_it.filter_map(views::tenant_flag).next() {
@@ -137,5 +137,5 @@ async fn hint(
         }
     }
     let known = views::known_tools(reach, tenant).await?;
-    Ok(views::nearest_name(wanted, &known).map(|meant| format!("did you mean `{meant}`?")))
+    Ok(views::nearest_name(selector, &known).map(|suggestion| format!("did you mean `{suggestion}`?")))
 }

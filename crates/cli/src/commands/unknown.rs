@@ -15,22 +15,22 @@ use crate::support::views::TENANT;
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
-    ways: ConnectionOptions,
+    connection: ConnectionOptions,
     #[command(flatten)]
-    whose: TenantOptions,
+    scope: TenantOptions,
 }
 
 /// Runs `steadfast unknown`.
 pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
     let ask = ApiRequest::get("/v1/records").with("open", Some("true"));
-    let ask = ask.with("tenant", options.whose.tenant.as_deref());
-    let open = target::with(&options.ways, ConnectionPurpose::ExistingState, async |reach| {
+    let ask = ask.with("tenant", options.scope.tenant.as_deref());
+    let open = target::with(&options.connection, ConnectionPurpose::ExistingState, async |reach| {
         Ok(reach.fetch_all(ask).await?)
     })?;
     let is_unknown = |record: &&Value| views::text(record, "/state") == "unknown";
     let mut unknown: Vec<_> = views::list(&open, "/records").iter().filter(is_unknown).collect();
     unknown.sort_by_key(|record| views::number(record, "/arrivedAtMs"));
-    if options.ways.json {
+    if options.connection.json {
         let rows: Vec<_> = unknown.iter().map(|record| with_commands(record)).collect();
         output::print_json(&json!({ "unknown": rows }));
         return Ok(());

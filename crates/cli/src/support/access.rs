@@ -40,7 +40,7 @@ impl AcceptedTokens {
     /// Returns the tokens of configuration and environment. An address that other machines can reach requires a token.
     pub(crate) fn to(address: SocketAddr, config: &Config) -> Result<Self, CommandFailure> {
         let tokens =
-            tokens_of(config).map_err(|why| CommandFailure::Configuration(format!("error: {why}")))?;
+            tokens_of(config).map_err(|reason| CommandFailure::Configuration(format!("error: {reason}")))?;
         if !address.ip().is_loopback() && !tokens.have_clients() {
             return Err(CommandFailure::Usage(format!(
                 "{address} can be reached from other machines: give clients tokens in [tokens.NAME], set {VARIABLE} to a secret that they must send, or listen on 127.0.0.1"
@@ -59,14 +59,14 @@ impl AcceptedTokens {
 
     /// Follows changes of the tokens in the configuration.
     pub(crate) async fn follow(mut self, steadfast: Steadfast, listeners: Vec<Arc<Listener>>) {
-        let mut news = steadfast.config_events();
+        let mut changes = steadfast.config_events();
         loop {
             // Checked before the first change too: the configuration may have changed since it was opened.
             let config = steadfast.config();
             if *config.tokens() != self.configured {
                 self.renew(&config, &listeners);
             }
-            match news.recv().await {
+            match changes.recv().await {
                 Ok(_) | Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return,
             }
@@ -77,8 +77,8 @@ impl AcceptedTokens {
         let before = mem::replace(&mut self.configured, config.tokens().clone());
         let tokens = match tokens_of(config) {
             Ok(tokens) => tokens,
-            Err(why) => {
-                tracing::error!(event = "tokens.kept", why, "the tokens are unchanged");
+            Err(reason) => {
+                tracing::error!(event = "tokens.kept", "why" = reason, "the tokens are unchanged");
                 return;
             }
         };
@@ -117,7 +117,7 @@ fn tokens_of(config: &Config) -> Result<BearerTokens, String> {
     if let Some(token) = given() {
         // A different token is a different caller, which must not see the data of this one.
         let name = format!("token:{}", Digest::of(token.as_bytes()).fingerprint());
-        let actor = ActorId::new(name).map_err(|why| why.to_string())?;
+        let actor = ActorId::new(name).map_err(|reason| reason.to_string())?;
         tokens.add(&token, TokenHolder::Client(Principal::new(actor)));
     }
     for Token { name, secret, role } in config.tokens().values() {

@@ -32,7 +32,7 @@ pub(crate) fn find_or_make(config: &Config) -> Option<AdminToken> {
         Err(error) => {
             tracing::warn!(
                 event = "admin_token.missing",
-                why = %error,
+                "why" = %error,
                 "the admin token cannot be stored, so the admin API is disabled; set {VARIABLE} or make the folder of the state writable"
             );
             None

@@ -82,11 +82,11 @@ impl From<OpenError> for CommandFailure {
         if let OpenError::Configuration(errors) = error {
             return errors.into();
         }
-        let why = error.to_string();
+        let message = error.to_string();
         if error.is_configuration() {
-            Self::Configuration(format!("error: {why}"))
+            Self::Configuration(format!("error: {message}"))
         } else {
-            Self::Environment(why)
+            Self::Environment(message)
         }
     }
 }

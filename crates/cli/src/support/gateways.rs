@@ -62,7 +62,7 @@ pub(crate) fn announce(folder: &Path, address: SocketAddr, store: &str) -> Optio
             tracing::warn!(
                 event = "gateway.unannounced",
                 folder = %folder.display(),
-                why = %error,
+                "why" = %error,
                 "the other commands cannot find this gateway; pass its address with --gateway"
             );
             None
@@ -103,10 +103,10 @@ pub(crate) fn running(folder: &Path) -> Vec<AnnouncedGateway> {
 /// Returns the number of files whose gateway is dead or cannot be checked.
 pub(crate) fn left_behind(folder: &Path) -> usize {
     let neighbours = LocalProcessMonitor::of(this_process());
-    let gone =
+    let is_dead =
         |announced: &AnnouncedGateway| sight(&neighbours, &announced.process) != LeaseOwnerState::Alive;
     let read = files(folder).into_iter().filter_map(|(_, announced)| announced.ok());
-    read.filter(|announced| announced.as_ref().is_none_or(gone)).count()
+    read.filter(|announced| announced.as_ref().is_none_or(is_dead)).count()
 }
 
 /// Returns the reasons why announcement files are not trusted.
@@ -232,9 +232,9 @@ mod tests {
             assert_eq!(mode, 0o600);
         }
         // An earlier process with this process id.
-        let mut gone = found[0].clone();
-        (gone.process.started, gone.address) = (gone.process.started + 1, "127.0.0.1:4712".parse().unwrap());
-        let left = write(&folder, &gone).unwrap();
+        let mut dead = found[0].clone();
+        (dead.process.started, dead.address) = (dead.process.started + 1, "127.0.0.1:4712".parse().unwrap());
+        let left = write(&folder, &dead).unwrap();
         fs::write(folder.join("odd.json"), "[]").unwrap();
         assert_eq!((left_behind(&folder), distrusted(&folder).len()), (1, 1));
         assert_eq!(running(&folder), found);
@@ -257,7 +257,7 @@ mod tests {
         };
         assert!(!announced.is_stopped(), "this one runs");
         announced.process.pid = child.id();
-        let mut seen = Vec::new();
+        let mut states = Vec::new();
         for (signal, is_stopped) in [("-STOP", true), ("-CONT", false)] {
             let sent = std::process::Command::new("kill").args([signal, &child.id().to_string()]).status();
             let began = std::time::Instant::now();
@@ -265,11 +265,11 @@ mod tests {
             while announced.is_stopped() != is_stopped && began.elapsed().as_secs() < 120 {
                 std::thread::yield_now();
             }
-            seen.push((sent.unwrap().success(), announced.is_stopped()));
+            states.push((sent.unwrap().success(), announced.is_stopped()));
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(seen, [(true, true), (true, false)]);
+        assert_eq!(states, [(true, true), (true, false)]);
     }
 
     #[test]

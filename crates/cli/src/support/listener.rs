@@ -200,8 +200,8 @@ impl Routes {
     fn log_overloaded(&self) {
         let minute = self.began.elapsed().as_secs() / 60 + 1;
         if self.logged.swap(minute, Ordering::Relaxed) != minute {
-            let why = "every connection has a request in flight; raise gateway.connections or find out which clients hold them";
-            tracing::warn!(event = "http.overloaded", why);
+            let reason = "every connection has a request in flight; raise gateway.connections or find out which clients hold them";
+            tracing::warn!(event = "http.overloaded", "why" = reason);
         }
     }
 
@@ -258,11 +258,11 @@ fn limits_of(config: &Config) -> ListenerLimits {
     if connections >= limits.connections {
         return limits;
     }
-    let wanted = limits.connections;
+    let requested = limits.connections;
     output::print_message(&format!(
-        "only {connections} connections instead of {wanted}: this process may have {allowed} open files; raise the limit \
+        "only {connections} connections instead of {requested}: this process may have {allowed} open files; raise the limit \
          (`ulimit -n`, `LimitNOFILE=`) to {}",
-        wanted + limits.reserve + OTHERS
+        requested + limits.reserve + OTHERS
     ));
     ListenerLimits { connections, ..limits }
 }
@@ -275,15 +275,15 @@ const LEAST: usize = 16;
 /// Raises the soft limit of open files to this number, as far as the hard limit allows. Returns the new limit, or
 /// `None` if the limit was high enough. The soft limit is often 1,024.
 #[cfg(unix)]
-fn file_descriptors(wanted: usize) -> Option<usize> {
+fn file_descriptors(requested: usize) -> Option<usize> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let wanted = u64::try_from(wanted).ok()?;
+    let requested = u64::try_from(requested).ok()?;
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let current = current?;
-    if current >= wanted {
+    if current >= requested {
         return None;
     }
-    let raised = maximum.map_or(wanted, |maximum| maximum.min(wanted)).max(current);
+    let raised = maximum.map_or(requested, |maximum| maximum.min(requested)).max(current);
     let set = setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum });
     usize::try_from(if set.is_ok() { raised } else { current }).ok()
 }
@@ -300,8 +300,9 @@ fn size(number: NonZero<u32>) -> usize {
 
 /// Parses an address of the command line, in the format of the setting `listen`.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
-    let why = "write an IP address or `localhost`, and a port: 127.0.0.1:8931; host names are not resolved";
-    listen_address(text).ok_or_else(|| why.to_owned())
+    let reason =
+        "write an IP address or `localhost`, and a port: 127.0.0.1:8931; host names are not resolved";
+    listen_address(text).ok_or_else(|| reason.to_owned())
 }
 
 /// Returns the accepted host names, as clients write them.
@@ -420,18 +421,18 @@ mod tests {
         let listened = ListeningGateway::open(&steadfast, address, &hosts, access, Vec::new()).await.unwrap();
         let announced = || gateways::running(&folder.join("gateways")).len();
         assert_eq!(announced(), 1);
-        let (begun, end) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-        let (began, ends) = (begun.clone(), end.clone());
+        let (started, end) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (began, ends) = (started.clone(), end.clone());
         let slow = move |_: Attempt| {
-            let (begun, end) = (begun.clone(), end.clone());
+            let (started, end) = (started.clone(), end.clone());
             async move {
-                begun.notify_one();
+                started.notify_one();
                 end.notified().await;
                 ToolResult::Ok(ToolOutput::text("paid"))
             }
         };
-        let wanted = EnvelopeBuilder::new("bank/pay").args(&json!({})).build().unwrap();
-        let calling = tokio::spawn(steadfast.engine().call(wanted, slow));
+        let envelope = EnvelopeBuilder::new("bank/pay").args(&json!({})).build().unwrap();
+        let calling = tokio::spawn(steadfast.engine().call(envelope, slow));
         began.notified().await;
         let mut closing = pin!(listened.close(Duration::from_secs(60)));
         let first = closing.as_mut().poll(&mut Context::from_waker(Waker::noop()));

@@ -91,8 +91,8 @@ impl ColourPainter {
     }
 
     fn of(stream: &impl IsTerminal) -> Self {
-        let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        Self(is_interactive(stream) && !unwanted)
+        let is_disabled = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        Self(is_interactive(stream) && !is_disabled)
     }
 
     pub(crate) fn paint(self, look: TextStyle, text: &str) -> String {
@@ -140,8 +140,8 @@ pub(crate) fn short(text: &str, widest: usize) -> String {
     let line = clean(text);
     match line.char_indices().nth(widest) {
         Some(_) => {
-            let kept: String = line.chars().take(widest.saturating_sub(1)).collect();
-            format!("{}…", kept.trim_end())
+            let beginning: String = line.chars().take(widest.saturating_sub(1)).collect();
+            format!("{}…", beginning.trim_end())
         }
         None => line,
     }
@@ -232,7 +232,7 @@ impl TextTable {
 }
 
 /// Waits for a future. If that takes long, a terminal shows a message about what it is waiting for.
-pub(crate) async fn wait_with_spinner<T>(what: &str, doing: impl Future<Output = T>) -> T {
+pub(crate) async fn wait_with_spinner<T>(activity: &str, doing: impl Future<Output = T>) -> T {
     let mut doing = pin!(doing);
     let (began, mut line) = (Instant::now(), TransientLine::new());
     for turn in 0_usize.. {
@@ -243,7 +243,7 @@ pub(crate) async fn wait_with_spinner<T>(what: &str, doing: impl Future<Output =
         }
         if began.elapsed() >= LONG {
             let sign = SPINNER.get(turn % SPINNER.len()).unwrap_or(&' ');
-            line.show(&format!("{sign} {what} {:.0}s", began.elapsed().as_secs_f32()));
+            line.show(&format!("{sign} {activity} {:.0}s", began.elapsed().as_secs_f32()));
         }
     }
     doing.await
@@ -267,7 +267,7 @@ impl ProgressLine {
         Self { line: TransientLine::new(), began: Instant::now(), drawn: None, total: total.max(1) }
     }
 
-    pub(crate) fn at(&mut self, done: usize, what: &str) {
+    pub(crate) fn at(&mut self, done: usize, unit: &str) {
         let fresh = self.drawn.is_some_and(|drawn| drawn.elapsed() < TICK);
         if self.began.elapsed() < LONG || fresh {
             return;
@@ -275,7 +275,7 @@ impl ProgressLine {
         self.drawn = Some(Instant::now());
         let full = (done * BAR / self.total).min(BAR);
         let (bar, rest) = ("━".repeat(full), "─".repeat(BAR - full));
-        self.line.show(&format!("{bar}{rest} {done}/{} {what}", self.total));
+        self.line.show(&format!("{bar}{rest} {done}/{} {unit}", self.total));
     }
 }
 
@@ -283,17 +283,17 @@ const BAR: usize = 30;
 
 /// A line on the terminal that is erased when it is dropped.
 struct TransientLine {
-    is_seen: bool,
+    is_visible: bool,
     shown: bool,
 }
 
 impl TransientLine {
     fn new() -> Self {
-        Self { is_seen: is_interactive(&io::stderr()), shown: false }
+        Self { is_visible: is_interactive(&io::stderr()), shown: false }
     }
 
     fn show(&mut self, text: &str) {
-        if self.is_seen {
+        if self.is_visible {
             self.shown = true;
             let _ = write!(io::stderr(), "\r\x1b[K{text}").and_then(|()| io::stderr().flush());
         }

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 /// A server that completed the initialization.
 pub(crate) struct McpPeer {
-    way: PeerTransport,
+    transport: PeerTransport,
     next: u64,
     /// Name that the server reports.
     pub(crate) name: String,
@@ -47,7 +47,7 @@ const SHORT: StopTimeouts = StopTimeouts {
 impl McpPeer {
     /// Connects and initializes the session. Returns the reason if that fails.
     pub(crate) async fn connect(reached: &PeerTarget, patience: Duration) -> Result<Self, String> {
-        let way = match reached {
+        let transport = match reached {
             PeerTarget::Started(launch, leash) => {
                 let stderr = StderrLog::new();
                 let started = launch.start(leash, &stderr).await.map_err(|error| error.to_string())?;
@@ -65,7 +65,7 @@ impl McpPeer {
                 PeerTransport::Http { server, context }
             }
         };
-        let mut peer = Self { way, next: 1, name: String::new() };
+        let mut peer = Self { transport, next: 1, name: String::new() };
         let hello = json!({
             "protocolVersion": VERSION,
             "capabilities": {},
@@ -74,9 +74,9 @@ impl McpPeer {
         let greeted = peer.request("initialize", hello, patience).await;
         let greeted = match greeted {
             Ok(greeted) => greeted,
-            Err(why) => {
+            Err(reason) => {
                 peer.close().await;
-                return Err(why);
+                return Err(reason);
             }
         };
         peer.name = greeted["serverInfo"]["name"].as_str().unwrap_or_default().to_owned();
@@ -94,13 +94,13 @@ impl McpPeer {
         let id = self.next;
         self.next += 1;
         let request = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
-        let answered = match &mut self.way {
+        let answered = match &mut self.transport {
             PeerTransport::Lines { stdin, lines, stderr, .. } => {
                 match timeout(patience, exchange(stdin, lines, id, &request)).await {
-                    Ok(Err(why)) => {
+                    Ok(Err(reason)) => {
                         let last =
                             stderr.tail(1).pop().map(|line| format!("; it said: {line}")).unwrap_or_default();
-                        Ok(Err(format!("{why}{last}")))
+                        Ok(Err(format!("{reason}{last}")))
                     }
                     other => other,
                 }
@@ -118,7 +118,7 @@ impl McpPeer {
     }
 
     async fn notify(&mut self, notification: &Value) {
-        match &mut self.way {
+        match &mut self.transport {
             PeerTransport::Lines { stdin, .. } => {
                 let _ = stdin.write_all(format!("{notification}\n").as_bytes()).await;
             }
@@ -132,7 +132,7 @@ impl McpPeer {
 
     /// Closes the connection.
     pub(crate) async fn close(self) {
-        match self.way {
+        match self.transport {
             PeerTransport::Lines { child, stdin, .. } => {
                 drop(stdin);
                 child.stop(&SHORT).await;
@@ -151,8 +151,8 @@ async fn exchange(
     id: u64,
     request: &Value,
 ) -> Result<Value, String> {
-    let ended = || "the server ended without an answer".to_owned();
-    stdin.write_all(format!("{request}\n").as_bytes()).await.map_err(|_| ended())?;
+    let disconnected = || "the server ended without an answer".to_owned();
+    stdin.write_all(format!("{request}\n").as_bytes()).await.map_err(|_| disconnected())?;
     loop {
         match lines.next().await {
             Some(Ok(LineItem::Message(message))) => {
@@ -161,7 +161,7 @@ async fn exchange(
                 }
             }
             Some(Ok(LineItem::NotAMessage { .. } | LineItem::TooLong(_) | LineItem::Half(_))) => {}
-            Some(Err(_)) | None => return Err(ended()),
+            Some(Err(_)) | None => return Err(disconnected()),
         }
     }
 }

@@ -46,7 +46,7 @@ impl PlainTools {
                     Ok(tools) => made.tools = Arc::new(tools),
                     Err(unusable) => tracing::error!(
                         event = "tools.kept",
-                        why = %unusable,
+                        "why" = %unusable,
                         "a tool of the new configuration cannot be used; the tools stay as they were"
                     ),
                 }

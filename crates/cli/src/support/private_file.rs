@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// Reads a private file. Refuses a file that is not private, with advice on how to fix it.
 pub(crate) fn read(file: &Path) -> io::Result<String> {
-    let why = |error: io::Error| {
+    let describe = |error: io::Error| {
         let kind = error.kind();
         if kind == ErrorKind::NotFound {
             return error;
@@ -14,7 +14,7 @@ pub(crate) fn read(file: &Path) -> io::Result<String> {
         io::Error::new(kind, format!("{} is not believed: {error}", file.display()))
     };
     let mut text = String::new();
-    open(file).and_then(|mut opened| opened.read_to_string(&mut text)).map_err(why)?;
+    open(file).and_then(|mut opened| opened.read_to_string(&mut text)).map_err(describe)?;
     Ok(text)
 }
 
@@ -25,7 +25,7 @@ fn open(file: &Path) -> io::Result<File> {
     use rustix::fs::{Mode, OFlags};
     use rustix::io::Errno;
 
-    let refused = |why: String| Err(io::Error::new(ErrorKind::PermissionDenied, why));
+    let refused = |reason: String| Err(io::Error::new(ErrorKind::PermissionDenied, reason));
     // `NONBLOCK`, so that opening a pipe does not wait for its other end.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let opened = match rustix::fs::open(file, flags, Mode::empty()) {

@@ -27,8 +27,8 @@ async fn follow(mut status: watch::Receiver<ServerStatus>, server: String, telem
     let (mut state, mut restarts) = (None, 0);
     loop {
         let (now, so_often) = {
-            let seen = status.borrow_and_update();
-            (word(&seen.state), seen.restarts)
+            let current = status.borrow_and_update();
+            (word(&current.state), current.restarts)
         };
         telemetry.metrics().server_changed(&server, state, now, so_often.saturating_sub(restarts));
         (state, restarts) = (now, so_often);
@@ -64,8 +64,8 @@ mod tests {
         let steadfast = Steadfast::builder().set("store.kind", "memory").build().await.unwrap();
         let telemetry = steadfast.telemetry();
         let stands = |state, restarts| ServerStatus { state, restarts, last_end: None };
-        let (status, seen) = watch::channel(stands(State::Idle, 0));
-        let following = tokio::spawn(follow(seen, "files".to_owned(), telemetry.clone()));
+        let (status, receiver) = watch::channel(stands(State::Idle, 0));
+        let following = tokio::spawn(follow(receiver, "files".to_owned(), telemetry.clone()));
         let counted = async |line: &str| {
             while !telemetry.metrics().encode().contains(&format!("steadfast_server_{line}\n")) {
                 tokio::task::yield_now().await;

@@ -38,9 +38,9 @@ impl RecordingOptions {
             None if StartupPlan::of(config)?.is_shared() => Some("none".to_owned()),
             named => named.clone(),
         };
-        let ways =
+        let connection =
             ConnectionOptions { chosen: ConfigFileOptions::of(files.to_vec()), gateway, json: self.json };
-        OperatorConnection::find(&ways, ConnectionPurpose::ExistingState).await
+        OperatorConnection::find(&connection, ConnectionPurpose::ExistingState).await
     }
 }
 

@@ -5,10 +5,10 @@ use tokio_util::sync::CancellationToken;
 /// Returns a token that is cancelled on Ctrl-C or on the termination signal of service managers.
 pub(crate) fn shutdown_token() -> CancellationToken {
     let token = CancellationToken::new();
-    let asked = token.clone();
+    let trigger = token.clone();
     tokio::spawn(async move {
         signal().await;
-        asked.cancel();
+        trigger.cancel();
     });
     token
 }

@@ -54,7 +54,7 @@ pub(crate) enum ConnectionPurpose {
 
 /// A connection to a gateway or to the store.
 pub(crate) struct OperatorConnection {
-    way: ConnectionTarget,
+    target: ConnectionTarget,
     /// Other gateways that run on the same state, or announce it.
     pub(crate) others: Vec<Arc<RunningGateway>>,
     /// Other gateways on this machine that do not respond.
@@ -135,8 +135,8 @@ pub(crate) enum RequestError {
 }
 
 impl RequestError {
-    pub(crate) fn is(&self, wanted: StatusCode) -> bool {
-        matches!(self, Self::Answer { status, .. } if *status == wanted)
+    pub(crate) fn is(&self, expected: StatusCode) -> bool {
+        matches!(self, Self::Answer { status, .. } if *status == expected)
     }
 
     pub(crate) fn message(&self) -> &str {
@@ -165,12 +165,12 @@ impl From<RequestError> for CommandFailure {
 
 /// Runs an action with a connection.
 pub(crate) fn with<T>(
-    ways: &ConnectionOptions,
+    connection: &ConnectionOptions,
     need: ConnectionPurpose,
     work: impl AsyncFnOnce(&OperatorConnection) -> Result<T, CommandFailure>,
 ) -> Result<T, CommandFailure> {
     runtime()?.block_on(async {
-        let reach = OperatorConnection::find(ways, need).await?;
+        let reach = OperatorConnection::find(connection, need).await?;
         let done = work(&reach).await;
         reach.close().await;
         done
@@ -178,43 +178,43 @@ pub(crate) fn with<T>(
 }
 
 /// Returns true if a gateway can be reached now that was not there before.
-pub(crate) fn is_gateway_running(ways: &ConnectionOptions) -> bool {
-    let folder = ways.chosen.load().ok().as_ref().and_then(gateways::folder);
-    ways.gateway.is_none() && folder.is_some_and(|folder| !gateways::running(&folder).is_empty())
+pub(crate) fn is_gateway_running(connection: &ConnectionOptions) -> bool {
+    let folder = connection.chosen.load().ok().as_ref().and_then(gateways::folder);
+    connection.gateway.is_none() && folder.is_some_and(|folder| !gateways::running(&folder).is_empty())
 }
 
 impl OperatorConnection {
     /// Connects to the gateway that was named, to the youngest that runs, or to the store.
     pub(crate) async fn find(
-        ways: &ConnectionOptions,
+        connection: &ConnectionOptions,
         need: ConnectionPurpose,
     ) -> Result<Self, CommandFailure> {
-        let config = ways.chosen.load()?;
+        let config = connection.chosen.load()?;
         let folder = gateways::folder(&config);
         let running = folder.as_deref().map(gateways::running).unwrap_or_default();
-        for why in folder.as_deref().map(gateways::distrusted).unwrap_or_default() {
-            output::print_message(&format!("note: a gateway may run here: {why}"));
+        for reason in folder.as_deref().map(gateways::distrusted).unwrap_or_default() {
+            output::print_message(&format!("note: a gateway may run here: {reason}"));
         }
-        match ways.gateway.as_deref() {
-            Some("none") => Self::open_store(ways, &config, need).await,
+        match connection.gateway.as_deref() {
+            Some("none") => Self::open_store(connection, &config, need).await,
             Some(named) => {
                 let gateway = RunningGateway::named(named, &config, running)?;
                 let store =
                     gateway.announced.as_ref().map_or("its own", |announced| &announced.store).to_owned();
                 Ok(Self {
-                    way: ConnectionTarget::Gateway(Arc::new(gateway)),
+                    target: ConnectionTarget::Gateway(Arc::new(gateway)),
                     others: Vec::new(),
                     silent: Vec::new(),
                     store,
                     is_untouched: false,
                 })
             }
-            None => Self::of_running(ways, &config, need, running).await,
+            None => Self::of_running(connection, &config, need, running).await,
         }
     }
 
     async fn of_running(
-        ways: &ConnectionOptions,
+        connection: &ConnectionOptions,
         config: &Config,
         need: ConnectionPurpose,
         running: Vec<AnnouncedGateway>,
@@ -240,7 +240,7 @@ impl OperatorConnection {
         let Some(first) = answering.next() else {
             // No state is created for an action that will not be done.
             let need = if silent.is_empty() { need } else { ConnectionPurpose::ExistingState };
-            return Ok(Self { silent, ..Self::open_store(ways, config, need).await? });
+            return Ok(Self { silent, ..Self::open_store(connection, config, need).await? });
         };
         let others: Vec<_> = answering.collect();
         let store = first.store().to_owned();
@@ -254,12 +254,12 @@ impl OperatorConnection {
                 names.join(", ")
             )));
         }
-        Ok(Self { way: ConnectionTarget::Gateway(first), others, silent, store, is_untouched: false })
+        Ok(Self { target: ConnectionTarget::Gateway(first), others, silent, store, is_untouched: false })
     }
 
     /// Opens the store.
     async fn open_store(
-        ways: &ConnectionOptions,
+        connection: &ConnectionOptions,
         config: &Config,
         need: ConnectionPurpose,
     ) -> Result<Self, CommandFailure> {
@@ -275,7 +275,7 @@ impl OperatorConnection {
             settings.kind != StoreKind::Sqlite || settings.path.as_deref().is_none_or(Path::exists);
         let is_untouched = !is_there && need == ConnectionPurpose::ExistingState;
         let mut opening = Steadfast::builder()
-            .sources(ways.chosen.sources())
+            .sources(connection.chosen.sources())
             .logging(LogOutput::Disabled)
             .maintenance_only();
         if is_untouched {
@@ -289,14 +289,20 @@ impl OperatorConnection {
         let token: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let access = AccessRules { admin: AdminToken::new(&token), ..AccessRules::default() };
         let api = Api::new(steadfast.clone(), access);
-        let held = Box::new(LocalApi { steadfast, api, token });
+        let local_api = Box::new(LocalApi { steadfast, api, token });
         let (others, silent) = (Vec::new(), Vec::new());
-        Ok(Self { way: ConnectionTarget::Store(held), others, silent, store: plan.store(), is_untouched })
+        Ok(Self {
+            target: ConnectionTarget::Store(local_api),
+            others,
+            silent,
+            store: plan.store(),
+            is_untouched,
+        })
     }
 
     /// Returns the connected gateway, if there is one.
     pub(crate) fn gateway(&self) -> Option<&Arc<RunningGateway>> {
-        match &self.way {
+        match &self.target {
             ConnectionTarget::Gateway(gateway) => Some(gateway),
             ConnectionTarget::Store(_) => None,
         }
@@ -315,19 +321,19 @@ impl OperatorConnection {
                 passed_over.name
             )));
         }
-        match &self.way {
+        match &self.target {
             ConnectionTarget::Gateway(gateway) => gateway.ask(ask).await,
-            ConnectionTarget::Store(held) => {
-                output::wait_with_spinner("reading the store", held.ask(ask)).await
+            ConnectionTarget::Store(local_api) => {
+                output::wait_with_spinner("reading the store", local_api.ask(ask)).await
             }
         }
     }
 
     /// Returns the calls that ended and arrived since then, in order of arrival.
     pub(crate) async fn recording(&self, since: Timestamp) -> Result<Recording, CommandFailure> {
-        match &self.way {
-            ConnectionTarget::Store(held) => {
-                let reading = Recording::read(&**held.steadfast.store(), since, usize::MAX);
+        match &self.target {
+            ConnectionTarget::Store(local_api) => {
+                let reading = Recording::read(&**local_api.steadfast.store(), since, usize::MAX);
                 let read = output::wait_with_spinner("reading the history", reading).await;
                 read.map_err(|error| {
                     CommandFailure::Environment(format!("the history cannot be read: {error}"))
@@ -341,11 +347,11 @@ impl OperatorConnection {
                     Some(Value::Array(calls)) => calls,
                     Some(_) | None => Vec::new(),
                 };
-                let told = calls.len();
+                let total = calls.len();
                 let facts: Vec<CallFacts> =
                     calls.into_iter().filter_map(|call| serde_json::from_value(call).ok()).collect();
                 let recording = Recording::of(facts);
-                Ok(Recording { unreadable: told - recording.facts.len(), ..recording })
+                Ok(Recording { unreadable: total - recording.facts.len(), ..recording })
             }
         }
     }
@@ -399,8 +405,8 @@ impl OperatorConnection {
 
     /// Closes the connection, after pending writes.
     pub(crate) async fn close(self) {
-        if let ConnectionTarget::Store(held) = self.way {
-            held.steadfast.shutdown(Duration::ZERO).await;
+        if let ConnectionTarget::Store(local_api) = self.target {
+            local_api.steadfast.shutdown(Duration::ZERO).await;
         }
     }
 }
@@ -497,37 +503,37 @@ impl RunningGateway {
         if self.announced.as_ref().is_some_and(AnnouncedGateway::is_stopped) {
             return false;
         }
-        let asked = OriginRequest {
+        let request = OriginRequest {
             method: Method::GET,
             target: Uri::from_static("/healthz"),
             headers: HeaderMap::new(),
             body: Bytes::new(),
         };
         let greeted =
-            tokio::time::timeout(GREETING, self.origin.send(asked, &RequestProgress::default())).await;
+            tokio::time::timeout(GREETING, self.origin.send(request, &RequestProgress::default())).await;
         matches!(greeted, Ok(Ok(replied)) if replied.status.is_success())
     }
 
     pub(crate) async fn ask(&self, ask: ApiRequest) -> Result<Value, RequestError> {
-        let mut asked = self.asked(ask)?;
-        let looks = asked.method == Method::GET;
-        match self.exchange(asked.clone()).await {
+        let mut request = self.build_request(ask)?;
+        let is_read = request.method == Method::GET;
+        match self.exchange(request.clone()).await {
             // A gateway with another token may still allow reads from its own machine, but not with a wrong token.
-            Err(refused) if looks && self.token.is_some() && refused.is(StatusCode::UNAUTHORIZED) => {
-                asked.headers.remove(AUTHORIZATION);
-                self.exchange(asked).await
+            Err(refused) if is_read && self.token.is_some() && refused.is(StatusCode::UNAUTHORIZED) => {
+                request.headers.remove(AUTHORIZATION);
+                self.exchange(request).await
             }
             done => done,
         }
     }
 
-    async fn exchange(&self, asked: OriginRequest) -> Result<Value, RequestError> {
+    async fn exchange(&self, request: OriginRequest) -> Result<Value, RequestError> {
         let under_way = RequestProgress::default();
-        let waiting = tokio::time::timeout(PATIENCE, self.origin.send(asked, &under_way));
+        let waiting = tokio::time::timeout(PATIENCE, self.origin.send(request, &under_way));
         let replied =
             output::wait_with_spinner(&format!("asking the gateway at {}", self.name), waiting).await;
-        let silent = |why: String| {
-            RequestError::NoResponse(format!("the gateway at {} does not answer: {why}", self.name))
+        let silent = |reason: String| {
+            RequestError::NoResponse(format!("the gateway at {} does not answer: {reason}", self.name))
         };
         match replied {
             Err(_) => Err(silent(format!("nothing for {} seconds", PATIENCE.as_secs()))),
@@ -542,12 +548,12 @@ impl RunningGateway {
         ask: ApiRequest,
         after: Option<&str>,
     ) -> Result<SseStream, RequestError> {
-        let mut asked = self.asked(ask)?;
-        asked.headers.insert(http::header::ACCEPT, HeaderValue::from_static("text/event-stream"));
+        let mut request = self.build_request(ask)?;
+        request.headers.insert(http::header::ACCEPT, HeaderValue::from_static("text/event-stream"));
         if let Some(after) = after.and_then(|after| HeaderValue::from_str(after).ok()) {
-            asked.headers.insert("last-event-id", after);
+            request.headers.insert("last-event-id", after);
         }
-        match self.origin.follow(asked).await {
+        match self.origin.follow(request).await {
             Err(failure) => Err(RequestError::NoResponse(failure.fault().message)),
             Ok(Err(replied)) => Err(match read(replied.status, &replied.body) {
                 Err(refused) => refused,
@@ -557,7 +563,7 @@ impl RunningGateway {
         }
     }
 
-    fn asked(&self, ask: ApiRequest) -> Result<OriginRequest, RequestError> {
+    fn build_request(&self, ask: ApiRequest) -> Result<OriginRequest, RequestError> {
         let mut headers = HeaderMap::new();
         if let Some(token) = &self.token {
             headers.insert(AUTHORIZATION, bearer(token.expose())?);
@@ -614,9 +620,9 @@ fn read(status: StatusCode, body: &[u8]) -> Result<Value, RequestError> {
         (true, Ok(value)) => Ok(value),
         (true, Err(error)) => Err(RequestError::NoResponse(format!("the response cannot be read: {error}"))),
         (false, value) => {
-            let said = value.ok();
-            let said = || Some(said.as_ref()?.pointer("/error/message")?.as_str()?.to_owned());
-            let message = said().unwrap_or_else(|| format!("the response has the status {status}"));
+            let body = value.ok();
+            let message = || Some(body.as_ref()?.pointer("/error/message")?.as_str()?.to_owned());
+            let message = message().unwrap_or_else(|| format!("the response has the status {status}"));
             Err(RequestError::Answer { status, message })
         }
     }
@@ -652,7 +658,7 @@ mod tests {
             store: String::new(),
         });
         let named = |named: &str| RunningGateway::named(named, &config, announced.to_vec()).unwrap();
-        for (ours, asked) in [
+        for (own, expected) in [
             ("127.0.0.1:8080", "127.0.0.1:8080"),
             ("localhost:8080", "127.0.0.1:8080"),
             ("http://127.0.0.1:8081", "127.0.0.1:8081"),
@@ -660,8 +666,8 @@ mod tests {
             ("http://[::1]:8082", "[::1]:8082"),
             ("LOCALHOST:8082", "[::1]:8082"),
         ] {
-            let gateway = named(ours);
-            assert_eq!((gateway.token.is_some(), &*gateway.name), (true, asked), "{ours}");
+            let gateway = named(own);
+            assert_eq!((gateway.token.is_some(), &*gateway.name), (true, expected), "{own}");
         }
         for strange in [
             "127.0.0.1:8083",

@@ -114,7 +114,7 @@ pub(crate) fn of_url(
 /// environment.
 pub(crate) fn of_config(server: &ServerSettings) -> Result<ConfiguredServer, CommandFailure> {
     let wrong =
-        |why: String| CommandFailure::Configuration(format!("error: [servers.{}]: {why}", server.name));
+        |reason: String| CommandFailure::Configuration(format!("error: [servers.{}]: {reason}", server.name));
     let (sharing, identity, start): (_, _, BackendFactory) = match &server.reach {
         ServerTarget::Command { isolation, .. } => {
             let launch = launch_of_config(server).ok_or_else(|| wrong("the command is empty".to_owned()))?;
@@ -161,7 +161,8 @@ pub(crate) fn launch_of_config(server: &ServerSettings) -> Option<Launch> {
 pub(crate) fn header_map(headers: &BTreeMap<String, Redacted<String>>) -> Result<HeaderMap, String> {
     let mut sent = HeaderMap::new();
     for (name, value) in headers {
-        let (name, value) = header(name, value.expose()).map_err(|why| format!("header {name}: {why}"))?;
+        let (name, value) =
+            header(name, value.expose()).map_err(|reason| format!("header {name}: {reason}"))?;
         sent.append(name, value);
     }
     Ok(sent)
@@ -220,9 +221,9 @@ pub(crate) fn parse_headers(headers: &[String]) -> Result<HeaderMap, CommandFail
                 "`--header`: write NAME: VALUE, with a colon between".to_owned(),
             ));
         };
-        let wrong = |why: String| CommandFailure::Usage(format!("`--header {}`: {why}", name.trim()));
+        let wrong = |reason: String| CommandFailure::Usage(format!("`--header {}`: {reason}", name.trim()));
         let value = filled(value.trim()).map_err(|missing| wrong(format!("{missing} is not set")))?;
-        let (name, value) = header(name.trim(), &value).map_err(|why| wrong(why.to_owned()))?;
+        let (name, value) = header(name.trim(), &value).map_err(|reason| wrong(reason.to_owned()))?;
         all.append(name, value);
     }
     Ok(all)
@@ -230,12 +231,12 @@ pub(crate) fn parse_headers(headers: &[String]) -> Result<HeaderMap, CommandFail
 
 /// Parses a header whose value is taken from a variable.
 fn of_variable(text: &str) -> Result<(HeaderName, HeaderValue), CommandFailure> {
-    let wrong = |why: String| CommandFailure::Usage(format!("`--header-env {text}`: {why}"));
+    let wrong = |reason: String| CommandFailure::Usage(format!("`--header-env {text}`: {reason}"));
     let Some((name, variable)) = text.split_once('=') else {
         return Err(wrong("write NAME=VARIABLE".to_owned()));
     };
     let value = env::var(variable).map_err(|_| wrong(format!("{variable} is not set")))?;
-    header(name.trim(), value.trim()).map_err(|why| wrong(why.to_owned()))
+    header(name.trim(), value.trim()).map_err(|reason| wrong(reason.to_owned()))
 }
 
 fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), &'static str> {

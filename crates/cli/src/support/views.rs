@@ -68,19 +68,20 @@ pub(crate) fn tenant_flag(row: &Value) -> Option<String> {
 pub(crate) const TENANT: &str = "TENANT";
 
 /// Returns a table of requests that wait for approval.
-pub(crate) fn approvals(seen: &Value, now: u64) -> TextTable {
+pub(crate) fn approvals(response: &Value, now: u64) -> TextTable {
     let mut table = TextTable::new(&["ID", TENANT, "TOOL", "ASKED", "CALLS", "WHY", "ARGUMENTS"]);
-    for one in list(seen, "/approvals") {
+    for one in list(response, "/approvals") {
         let is_blocked = one.get("blocked").and_then(Value::as_bool).unwrap_or_default();
         let reason = text(one, "/prompt/reason");
-        let why = if is_blocked { (TextStyle::Bad, format!("blocked: {reason}")) } else { plain(reason) };
+        let reason_cell =
+            if is_blocked { (TextStyle::Bad, format!("blocked: {reason}")) } else { plain(reason) };
         table.row([
             (TextStyle::Bold, number(one, "/id").to_string()),
             tenant(one),
             plain(one.get("tool").map(tool).unwrap_or_default()),
             plain(ago(one, "/lastAsked", now)),
             plain(number(one, "/askers").to_string()),
-            why,
+            reason_cell,
             (TextStyle::Dim, text(one, "/shown")),
         ]);
     }
@@ -88,9 +89,9 @@ pub(crate) fn approvals(seen: &Value, now: u64) -> TextTable {
 }
 
 /// Returns a table of breakers, with open ones first.
-pub(crate) fn breakers(seen: &Value, now: u64, which: impl Fn(&Value) -> bool) -> TextTable {
+pub(crate) fn breakers(response: &Value, now: u64, which: impl Fn(&Value) -> bool) -> TextTable {
     let mut table = TextTable::new(&["KEY", TENANT, "STATE", "SINCE", "FAILED", "WHY", "NEXT PROBE"]);
-    let mut chosen: Vec<_> = list(seen, "/breakers").iter().filter(|breaker| which(breaker)).collect();
+    let mut chosen: Vec<_> = list(response, "/breakers").iter().filter(|breaker| which(breaker)).collect();
     chosen.sort_by_key(|breaker| !is_open(breaker));
     for breaker in chosen {
         let state = text(breaker, "/state");
@@ -107,7 +108,7 @@ pub(crate) fn breakers(seen: &Value, now: u64, which: impl Fn(&Value) -> bool) -
             (look, format!("{}{watched}", state.to_lowercase().replace('_', " "))),
             plain(ago(breaker, "/since", now)),
             plain(if failed + good > 0 { format!("{failed} of {}", failed + good) } else { String::new() }),
-            plain(why_open(breaker, now)),
+            plain(open_reason(breaker, now)),
             plain(until(breaker, "/nextProbeAt", now).unwrap_or_default()),
         ]);
     }
@@ -119,7 +120,7 @@ pub(crate) fn is_open(breaker: &Value) -> bool {
     text(breaker, "/state") != "CLOSED"
 }
 
-fn why_open(breaker: &Value, now: u64) -> String {
+fn open_reason(breaker: &Value, now: u64) -> String {
     match (&*text(breaker, "/forced/by"), until(breaker, "/forced/until", now)) {
         ("hand", Some(end)) => return format!("by hand, ends {end}"),
         ("hand", None) => return "by hand, until it is reset".to_owned(),
@@ -144,16 +145,16 @@ fn why_open(breaker: &Value, now: u64) -> String {
 }
 
 /// Returns a table of everything that is not simply trusted.
-pub(crate) fn trust(seen: &Value, now: u64) -> TextTable {
+pub(crate) fn trust(response: &Value, now: u64) -> TextTable {
     let mut table = TextTable::new(&["WHO", TENANT, "STATE", "SINCE", "WHY", "ENDS"]);
-    for one in list(seen, "/trust") {
+    for one in list(response, "/trust") {
         let state = text(one, "/state");
         let look = match &*state {
             "blocked" => TextStyle::Bad,
             "escalated" => TextStyle::Warn,
             _ => TextStyle::Plain,
         };
-        let who = match (text(one, "/pluginName"), text(one, "/toolName"), text(one, "/signature")) {
+        let subject = match (text(one, "/pluginName"), text(one, "/toolName"), text(one, "/signature")) {
             (_, tool, _) if tool.is_empty() => text(one, "/domain"),
             (namespace, tool, signature) if signature.is_empty() => format!("{namespace}/{tool}"),
             (_, _, signature) => signature,
@@ -162,8 +163,14 @@ pub(crate) fn trust(seen: &Value, now: u64) -> TextTable {
         let since = since.into_iter().find(|since| !since.is_empty()).unwrap_or_default();
         let reason = text(one, "/escalationReason");
         let ends = way_back(one, &state, now);
-        let cells =
-            [(TextStyle::Bold, who), tenant(one), (look, state), plain(since), plain(reason), plain(ends)];
+        let cells = [
+            (TextStyle::Bold, subject),
+            tenant(one),
+            (look, state),
+            plain(since),
+            plain(reason),
+            plain(ends),
+        ];
         table.row(cells);
     }
     table.unless_empty(TENANT)
@@ -198,10 +205,10 @@ pub(crate) fn domains(status: &Value, now: u64) -> TextTable {
 }
 
 /// Returns a table of sessions that the loop guard stopped.
-pub(crate) fn stopped(seen: &Value, now: u64) -> TextTable {
+pub(crate) fn stopped(response: &Value, now: u64) -> TextTable {
     let mut table = TextTable::new(&["CONVERSATION", TENANT, "TOOL", "WHY", "SINCE", "ENDS"]);
-    for one in list(seen, "/stopped") {
-        let why = match &*text(one, "/layer") {
+    for one in list(response, "/stopped") {
+        let reason = match &*text(one, "/layer") {
             "loop" => format!("failed {} times the same way", number(one, "/count")),
             "turn_limit" => format!("{} failures in one turn", number(one, "/count")),
             "repeated_success" => format!("the same success {} times", number(one, "/count")),
@@ -212,7 +219,7 @@ pub(crate) fn stopped(seen: &Value, now: u64) -> TextTable {
             (TextStyle::Bold, if session.is_empty() { "(none)".to_owned() } else { session }),
             tenant(one),
             plain(one.get("tool").map_or_else(|| "all".to_owned(), tool)),
-            (TextStyle::Warn, why),
+            (TextStyle::Warn, reason),
             plain(ago(one, "/since", now)),
             plain(until(one, "/until", now).unwrap_or_else(|| "with the turn".to_owned())),
         ]);

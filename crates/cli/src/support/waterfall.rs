@@ -44,7 +44,7 @@ pub(crate) fn name(turn: &TurnView) -> String {
 }
 
 /// Returns the result of a turn as a style, a sign and a word.
-pub(crate) fn ended(turn: &TurnView) -> StateLabel {
+pub(crate) fn turn_state(turn: &TurnView) -> StateLabel {
     match turn.status {
         Some(TurnStatus::Completed) => (TextStyle::Good, "●", "completed"),
         Some(TurnStatus::Partial) => (TextStyle::Warn, "▲", "partial"),
@@ -74,12 +74,12 @@ const SILENT: u64 = 600_000;
 
 fn head(story: &TraceView, canvas: Canvas) -> Vec<String> {
     let (turn, paint) = (&story.turn, canvas.paint);
-    let (look, sign, word) = ended(turn);
+    let (look, sign, word) = turn_state(turn);
     let until = turn.ended_at_ms.unwrap_or(canvas.now);
     let took = lasted(millis(until.since(turn.started_at_ms)));
-    let how_long = if turn.ended_at_ms.is_some() { "after" } else { "since" };
+    let preposition = if turn.ended_at_ms.is_some() { "after" } else { "since" };
     let calls = if turn.calls == 1 { "call" } else { "calls" };
-    let facts = format!("{how_long} {took}, {} {calls}, began {}", turn.calls, turn.started_at_ms);
+    let facts = format!("{preposition} {took}, {} {calls}, began {}", turn.calls, turn.started_at_ms);
     let mut lines = vec![format!(
         "{}  {}  {}",
         paint.paint(look, &format!("{sign} {word}")),
@@ -117,7 +117,7 @@ fn silence(story: &TraceView, now: Timestamp) -> Option<u64> {
 struct Submission<'s> {
     name: &'s str,
     began: Timestamp,
-    ended: Timestamp,
+    end: Timestamp,
     is_open: bool,
     /// Number of calls in its plan.
     calls: usize,
@@ -159,8 +159,8 @@ fn submissions(story: &TraceView, now: Timestamp) -> Vec<Submission<'_>> {
                 story.events.iter().filter(|event| of_event(event) == place).collect();
             let spans: Vec<&SpanView> =
                 story.spans.iter().filter(|span| of_span.get(&span.span_id) == Some(&place)).collect();
-            let ended = root.and_then(|root| root.ended_at).or(story.turn.ended_at_ms.filter(|_| is_last));
-            let is_open = ended.is_none() && is_last;
+            let end = root.and_then(|root| root.ended_at).or(story.turn.ended_at_ms.filter(|_| is_last));
+            let is_open = end.is_none() && is_last;
             let until_now = (is_open && silence(story, now).is_none()).then_some(now);
             // An interrupted submission lasts until its last known event.
             let known = events.iter().map(|event| event.timestamp);
@@ -169,7 +169,7 @@ fn submissions(story: &TraceView, now: Timestamp) -> Vec<Submission<'_>> {
             Submission {
                 name: root.map_or("turn", |root| &root.name),
                 began,
-                ended: ended.or(until_now).max(known).unwrap_or(began).max(began),
+                end: end.or(until_now).max(known).unwrap_or(began).max(began),
                 is_open,
                 calls: story.turn.calls,
                 rows: rows(&spans, &events),
@@ -229,7 +229,7 @@ impl WaterfallRow<'_> {
     /// Returns its final state by the last event that has one.
     fn state(&self, is_open: bool) -> StateLabel {
         let was_restored = self.events.iter().any(|event| event.event_type == TraceEventType::CallRestored);
-        let said = self.events.iter().rev().find_map(|event| match event.event_type {
+        let final_state = self.events.iter().rev().find_map(|event| match event.event_type {
             TraceEventType::ToolSucceeded if was_restored => Some((TextStyle::Good, "●", "done before")),
             TraceEventType::ToolSucceeded => Some((TextStyle::Good, "●", "succeeded")),
             TraceEventType::ToolError if is_final(event) => Some((TextStyle::Bad, "✖", "failed")),
@@ -254,7 +254,7 @@ impl WaterfallRow<'_> {
             | TraceEventType::TraceCut => None,
         });
         let is_over = self.span.is_none_or(|span| span.ended_at.is_some());
-        said.unwrap_or(match (is_over, is_open) {
+        final_state.unwrap_or(match (is_over, is_open) {
             (false, true) => (TextStyle::Warn, "◌", "running"),
             (false, false) => (TextStyle::Warn, "?", "broke off"),
             (true, _) => (TextStyle::Plain, "·", "ended"),
@@ -306,14 +306,13 @@ impl Submission<'_> {
             })
             .collect();
         let room = ColumnWidths::of(canvas.columns, &self.rows, &tails);
-        let total = lasted(millis(self.ended.since(self.began)));
+        let total = lasted(millis(self.end.since(self.began)));
         let axis = format!("0{total:>width$}", width = room.bar.saturating_sub(1));
         lines.push(paint.paint(TextStyle::Dim, &room.line("", "CALL", "TOOL", &axis, "TOOK", "ENDED")));
         for (row, tail) in self.rows.iter().zip(&tails) {
             let (look, sign, _) = row.state(self.is_open);
-            let took = row
-                .span
-                .map(|span| lasted(millis(span.ended_at.unwrap_or(self.ended).since(span.started_at))));
+            let took =
+                row.span.map(|span| lasted(millis(span.ended_at.unwrap_or(self.end).since(span.started_at))));
             let line = room.line(
                 &paint.paint(look, sign),
                 row.call.as_str(),
@@ -324,8 +323,8 @@ impl Submission<'_> {
             );
             lines.push(line);
         }
-        let begun: BTreeSet<_> = self.rows.iter().map(|row| row.call).collect();
-        match self.calls.saturating_sub(begun.len()) {
+        let started: BTreeSet<_> = self.rows.iter().map(|row| row.call).collect();
+        match self.calls.saturating_sub(started.len()) {
             0 => {}
             _ if !self.is_open => {}
             1 => lines.push(paint.paint(TextStyle::Dim, "    1 call has not begun")),
@@ -337,22 +336,22 @@ impl Submission<'_> {
 
     /// Draws the time of one row: running, waiting for a retry, failed, retried.
     fn bar(&self, row: &WaterfallRow<'_>, look: TextStyle, width: usize, paint: ColourPainter) -> String {
-        let total = millis(self.ended.since(self.began)).max(1);
+        let total = millis(self.end.since(self.began)).max(1);
         let scaled = |at: Timestamp| {
             let place = u128::from(millis(at.since(self.began))) * width as u128 / u128::from(total);
             usize::try_from(place).unwrap_or(width).min(width.saturating_sub(1))
         };
         let mut cells = vec![(TextStyle::Plain, ' '); width];
-        let mut put = |from: usize, to: usize, what: (TextStyle, char)| {
-            cells.iter_mut().take(to.max(from + 1)).skip(from).for_each(|cell| *cell = what);
+        let mut put = |from: usize, to: usize, content: (TextStyle, char)| {
+            cells.iter_mut().take(to.max(from + 1)).skip(from).for_each(|cell| *cell = content);
         };
         let (mut first, mut last) = (0, width.saturating_sub(1));
         if let Some(span) = row.span {
-            let ended = span.ended_at.unwrap_or(self.ended);
+            let end = span.ended_at.unwrap_or(self.end);
             first = scaled(span.started_at);
             // An interval that ends at the start of a cell does not touch the cell.
-            let over = usize::from(ended < self.ended);
-            last = scaled(ended).saturating_sub(over).max(first);
+            let over = usize::from(end < self.end);
+            last = scaled(end).saturating_sub(over).max(first);
             put(first, last + 1, (look, '━'));
         }
         for event in &row.events {
@@ -452,9 +451,9 @@ impl ColumnWidths {
             tail: widest(&mut tails.iter().map(|tail| letters(tail)), 5),
         };
         // The least important columns shrink first: the notes, then the names.
-        for (least, wanted) in [([24, 12, 12], SHORT), ([12, 8, 6], SHORT), ([9, 0, 6], SHORTEST)] {
+        for (least, bar_width) in [([24, 12, 12], SHORT), ([12, 8, 6], SHORT), ([9, 0, 6], SHORTEST)] {
             for (part, least) in least.into_iter().enumerate() {
-                let missing = (room.fixed() + wanted).saturating_sub(columns);
+                let missing = (room.fixed() + bar_width).saturating_sub(columns);
                 let width = match part {
                     0 => &mut room.tail,
                     1 => &mut room.tool,
@@ -740,9 +739,9 @@ mod tests {
         let odd = "a\u{202e}b";
         let mut hostile = span(2, odd, "look", 0, Some(10), &[odd]);
         hostile["name"] = "bank/\x1b[31mlook".into();
-        let said = event(10, "ToolSucceeded", 2, odd, "Tool\u{9b}2J succeeded", json!({}));
+        let success = event(10, "ToolSucceeded", 2, odd, "Tool\u{9b}2J succeeded", json!({}));
         let head = json!({ "turnId": odd, "session": odd, "endedAtMs": BEGAN + 10, "status": "completed", "summary": "x\x1b[2Jy" });
-        let story = story(head, vec![root(1, 0, Some(10)), hostile], vec![said]);
+        let story = story(head, vec![root(1, 0, Some(10)), hostile], vec![success]);
         let plain = drawn(&story, 100, 10);
         assert!(!plain.contains(['\x1b', '\u{9b}', '\u{202e}']), "{plain:?}");
         assert!(plain.contains("a b") && plain.contains("after a b") && plain.contains("x [2Jy"), "{plain}");
@@ -758,7 +757,7 @@ mod tests {
 
     #[test]
     fn spans_of_time_are_short() {
-        for (ms, said) in [
+        for (ms, expected) in [
             (0, "0 ms"),
             (999, "999 ms"),
             (1_000, "1.0 s"),
@@ -768,7 +767,7 @@ mod tests {
             (3_599_999, "59 min"),
             (7_200_000, "2 h"),
         ] {
-            assert_eq!(lasted(ms), said);
+            assert_eq!(lasted(ms), expected);
         }
     }
 }

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Waits until a condition is true.
-pub(crate) fn wait(mut is_so: impl FnMut() -> bool, what: impl Fn() -> String) {
+pub(crate) fn wait(mut is_so: impl FnMut() -> bool, description: impl Fn() -> String) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "waited in vain: {}", what());
+        assert!(began.elapsed() < PATIENCE, "waited in vain: {}", description());
         thread::sleep(Duration::from_millis(5));
     }
 }

@@ -91,8 +91,8 @@ impl FileImport {
     }
 
     fn refuse(&mut self, node: &ConfigNode, name: &str, takes: &str) {
-        let what = format!("`{name}` takes {takes}, not {}", node.describe());
-        self.problems.push(ConfigProblem::new(&node.place, what).help(format!("write {takes}")));
+        let message = format!("`{name}` takes {takes}, not {}", node.describe());
+        self.problems.push(ConfigProblem::new(&node.place, message).help(format!("write {takes}")));
     }
 
     fn note(&mut self, place: &SourceLocation, text: impl AsRef<str>) {
@@ -101,8 +101,8 @@ impl FileImport {
 
     /// Notes a name that the format does not have. Other programs may add to their files, so this is not an error.
     fn ignore(&mut self, place: &SourceLocation, key: &str, known: &[&str]) {
-        let meant = nearest(key, known.iter().copied()).map(|name| format!("; did you mean `{name}`?"));
-        self.note(place, format!("`{key}` is unknown and was ignored{}", meant.unwrap_or_default()));
+        let suggestion = nearest(key, known.iter().copied()).map(|name| format!("; did you mean `{name}`?"));
+        self.note(place, format!("`{key}` is unknown and was ignored{}", suggestion.unwrap_or_default()));
     }
 }
 

@@ -164,17 +164,17 @@ fn thresholds<'n>(
 ) {
     let all =
         [("count_threshold", "count"), ("consecutive_threshold", "consecutive"), ("rate_threshold", "rate")];
-    if all.iter().any(|(theirs, _)| has(theirs)) {
-        for (_, ours) in all.iter().filter(|(theirs, _)| !has(theirs)) {
-            import.set(&at(ours), RawNode::String("none".to_owned()), place);
+    if all.iter().any(|(foreign, _)| has(foreign)) {
+        for (_, setting) in all.iter().filter(|(foreign, _)| !has(foreign)) {
+            import.set(&at(setting), RawNode::String("none".to_owned()), place);
         }
         return;
     }
     let count = TrustRule::default().count.map_or(0, std::num::NonZeroU32::get);
     if let AbsentFieldDefault::IsBuiltInExcept(_) = absent {
         import.set(&at("count"), RawNode::Integer(i64::from(count)), place);
-        for ours in ["consecutive", "rate"] {
-            import.set(&at(ours), RawNode::String("none".to_owned()), place);
+        for setting in ["consecutive", "rate"] {
+            import.set(&at(setting), RawNode::String("none".to_owned()), place);
         }
     }
     import.note(place, format!("`{title}` names no threshold; it counts {count} failures"));
@@ -190,7 +190,7 @@ fn fill<'n>(
     let span = |span| RawNode::String(show_span(span));
     let severities = ["server_error", "crash", "timeout", "corruption"];
     let severities = severities.map(|name| ConfigNode::new(RawNode::String(name.to_owned()), place));
-    for (theirs, ours, value) in [
+    for (foreign, setting, value) in [
         ("window_seconds", "window", span(rule.window)),
         ("severity_filter", "severities", RawNode::Array(severities.to_vec())),
         ("escalation_duration_seconds", "duration", span(rule.duration)),
@@ -203,8 +203,8 @@ fn fill<'n>(
         ),
         ("expected_failure_rate", "expected_failure_rate", RawNode::Float(rule.expected_failure_rate.get())),
     ] {
-        if !has(theirs) {
-            import.set(&at(ours), value, place);
+        if !has(foreign) {
+            import.set(&at(setting), value, place);
         }
     }
 }

@@ -125,8 +125,8 @@ impl SettingKind<Option<PathBuf>> for FilePath {
             Some(home) => Some(Some(PathBuf::from(home).join(below_home))),
             None if cx.form == SourceFormat::BuiltIn => Some(None),
             None => {
-                let what = format!("`{}` begins with `~`, and HOME is not set", cx.name);
-                cx.refuse(&node.place, what, "set HOME, or write the whole path");
+                let message = format!("`{}` begins with `~`, and HOME is not set", cx.name);
+                cx.refuse(&node.place, message, "set HOME, or write the whole path");
                 None
             }
         }
@@ -250,13 +250,13 @@ pub(crate) fn expanded(node: &ConfigNode, cx: &mut ReadContext<'_>, takes: &str)
     while let Some((before, after)) = rest.split_once("${") {
         out.push_str(before);
         let Some((name, after)) = after.split_once('}') else {
-            let what = format!("`{}` has a `${{` that nothing closes", cx.name);
-            cx.refuse(&node.place, what, "write `${NAME}`");
+            let message = format!("`{}` has a `${{` that nothing closes", cx.name);
+            cx.refuse(&node.place, message, "write `${NAME}`");
             return None;
         };
         let Some(value) = cx.environment.get(name) else {
-            let what = format!("`{}` wants the variable {name}, which is not set", cx.name);
-            cx.refuse(&node.place, what, format!("set {name} in the environment of the process"));
+            let message = format!("`{}` wants the variable {name}, which is not set", cx.name);
+            cx.refuse(&node.place, message, format!("set {name} in the environment of the process"));
             return None;
         };
         out.push_str(value);
@@ -286,8 +286,8 @@ impl SettingKind<SecretMap> for MapKind {
         for entry in &table.0 {
             cx.name = format!("{outer}.{}", entry.key);
             if entry.key.is_empty() || entry.key.contains(['=', '\0']) {
-                let what = format!("{:?} cannot be a name in `{outer}`", entry.key);
-                cx.refuse(&entry.key_place, what, "use letters, digits, `_` and `-`");
+                let message = format!("{:?} cannot be a name in `{outer}`", entry.key);
+                cx.refuse(&entry.key_place, message, "use letters, digits, `_` and `-`");
                 sound = false;
             }
             match ExpandedText.read(&entry.node, cx) {

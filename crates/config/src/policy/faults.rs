@@ -239,8 +239,8 @@ fn read_rule(node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<OverrideRule
         (one.patch)(&mut draft);
     }
     let Some(nature) = draft.nature else {
-        let what = "a rule about faults must set their meaning".to_owned();
-        cx.refuse(&node.place, what, "add `nature = \"transient\"` or `nature = \"permanent\"`");
+        let message = "a rule about faults must set their meaning".to_owned();
+        cx.refuse(&node.place, message, "add `nature = \"transient\"` or `nature = \"permanent\"`");
         return None;
     };
     let plain = |examples: &[(AttemptFault, ExampleLocation)]| {
@@ -291,11 +291,11 @@ fn say_invalid(
             "a name of a rule has 1 to 64 bytes and no control characters",
             "write `name = \"quota\"` or leave it out",
         ),
-        OverrideProblem::Pattern(why) => {
-            let why = why.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
+        OverrideProblem::Pattern(reason) => {
+            let reason = reason.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
             cx.refuse(
                 &place_of("text"),
-                format!("`text` is not a usable regular expression: {why}"),
+                format!("`text` is not a usable regular expression: {reason}"),
                 "escape `( ) [ ] { } . * + ? |` with a backslash where they are literal",
             );
         }

@@ -294,8 +294,9 @@ impl RetryDraft {
 
 impl DangerDraft {
     fn finish(self) -> Arc<DangerousShapes> {
-        let kept = self.allow.iter().fold(DangerousShapes::default(), |shapes, name| shapes.without(name));
-        Arc::new(self.add.iter().cloned().fold(kept, DangerousShapes::with))
+        let remaining =
+            self.allow.iter().fold(DangerousShapes::default(), |shapes, name| shapes.without(name));
+        Arc::new(self.add.iter().cloned().fold(remaining, DangerousShapes::with))
     }
 }
 
@@ -318,24 +319,24 @@ pub(crate) fn contradictions(draft: &PolicyDraft) -> Vec<(&'static str, &'static
         larger(("breaker.cooldown", breaker.cooldown), ("breaker.cooldown_cap", cap));
     }
     if breaker.rate_at_least > breaker.rate_last {
-        let what = format!(
+        let message = format!(
             "`breaker.rate_at_least` ({}) is more than `breaker.rate_last` ({}), so the rate never counts",
             breaker.rate_at_least, breaker.rate_last
         );
-        found.push(("breaker.rate_at_least", "breaker.rate_last", what));
+        found.push(("breaker.rate_at_least", "breaker.rate_last", message));
     }
     if let Some(rate) = trust.rate
         && trust.expected_failure_rate >= rate
         && trust.expected_failure_rate.get() > 0.0
     {
-        let what =
+        let message =
             "`trust.expected_failure_rate` is not below `trust.rate`: failures are expected and punished";
-        let what = what.to_owned();
-        found.push(("trust.expected_failure_rate", "trust.rate", what));
+        let message = message.to_owned();
+        found.push(("trust.expected_failure_rate", "trust.rate", message));
     }
     if dedupe.scope == steadfast_core::policy::KeyScope::Global && *class == ToolClass::Mutating {
-        let what = "`dedupe.scope` is \"global\" for a mutating tool, where it has no effect".to_owned();
-        found.push(("dedupe.scope", "dedupe.scope", what));
+        let message = "`dedupe.scope` is \"global\" for a mutating tool, where it has no effect".to_owned();
+        found.push(("dedupe.scope", "dedupe.scope", message));
     }
     found
 }

@@ -189,8 +189,8 @@ fn read_shape(node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<CommandShap
     }
     let name = draft.name.filter(|_| !draft.programs.is_empty());
     if name.is_none() && cx.problems.len() == before {
-        let what = "a shape has a `name` and `programs`";
-        cx.refuse(&node.place, what, "add `name = \"…\"` and `programs = [\"…\"]`");
+        let message = "a shape has a `name` and `programs`";
+        cx.refuse(&node.place, message, "add `name = \"…\"` and `programs = [\"…\"]`");
     }
     let owned = |texts: &[String]| texts.iter().cloned().map(Cow::Owned).collect::<Vec<Cow<'static, str>>>();
     Some(CommandShape {

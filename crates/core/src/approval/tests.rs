@@ -35,7 +35,7 @@ impl ApprovalTestCall {
         }
     }
 
-    fn wanted(&self) -> ApprovalSubject<'_> {
+    fn subject(&self) -> ApprovalSubject<'_> {
         ApprovalSubject {
             tool: &self.tool,
             arguments: self.arguments,
@@ -45,8 +45,8 @@ impl ApprovalTestCall {
         }
     }
 
-    fn wanted_though_blocked(&self) -> ApprovalSubject<'_> {
-        ApprovalSubject { blocked: true, ..self.wanted() }
+    fn blocked_subject(&self) -> ApprovalSubject<'_> {
+        ApprovalSubject { blocked: true, ..self.subject() }
     }
 }
 
@@ -54,19 +54,19 @@ fn push() -> ApprovalTestCall {
     ApprovalTestCall::new("bash", "git push", "bash|command=git", Some("s1"))
 }
 
-fn ask(approvals: &mut ApprovalLedger, wanted: ApprovalSubject<'_>, seconds: u64) -> ParkedRequestId {
-    let prompt = Escalation::routine(wanted.tool);
-    approvals.ask(wanted, &prompt, None, &ApprovalPolicy::default(), at(seconds)).id
+fn ask(approvals: &mut ApprovalLedger, subject: ApprovalSubject<'_>, seconds: u64) -> ParkedRequestId {
+    let prompt = Escalation::routine(subject.tool);
+    approvals.ask(subject, &prompt, None, &ApprovalPolicy::default(), at(seconds)).id
 }
 
 /// Returns the grant that a decision on this call creates.
 fn granted(
     approvals: &mut ApprovalLedger,
-    wanted: ApprovalSubject<'_>,
+    subject: ApprovalSubject<'_>,
     decision: ApprovalDecision,
     by: Grantor,
 ) -> GrantId {
-    let id = ask(approvals, wanted, 0);
+    let id = ask(approvals, subject, 0);
     match approvals.decide(id, decision, by, at(0)) {
         Ok(DecisionEffect::Granted { grant, dropped: None }) => grant,
         other => panic!("{other:?}"),
@@ -200,11 +200,11 @@ fn rp_7_an_escalated_tool_asks_and_the_prompt_is_complete() {
     // The prompt is what an operator finds in the parked request, and the approval overrides the escalation.
     let mut approvals = ApprovalLedger::default();
     let policy = ApprovalPolicy::default();
-    let id = approvals.ask(call.wanted(), prompt, Some("git push"), &policy, at(1)).id;
+    let id = approvals.ask(call.subject(), prompt, Some("git push"), &policy, at(1)).id;
     let (_, parked) = approvals.parked(at(1)).next().unwrap();
     assert_eq!((&parked.prompt, parked.shown.as_deref()), (prompt, Some("git push")));
     approvals.decide(id, ApprovalDecision::Once, Grantor::Client, at(2)).unwrap();
-    let grant = approvals.grant_for(call.wanted(), at(3));
+    let grant = approvals.grant_for(call.subject(), at(3));
     let situation = ApprovalInput {
         standing: &standing,
         policy: &policy,
@@ -244,40 +244,40 @@ fn a_grant_fits_what_it_was_given_for() {
     ];
     for (decision, expected) in table {
         let mut approvals = ApprovalLedger::default();
-        let grant = granted(&mut approvals, call.wanted(), decision, Grantor::Client);
+        let grant = granted(&mut approvals, call.subject(), decision, Grantor::Client);
         for (call, expected) in calls.iter().zip(expected) {
-            let found = approvals.grant_for(call.wanted(), at(1));
+            let found = approvals.grant_for(call.subject(), at(1));
             assert_eq!(found, expected.then_some(grant), "{decision:?}, {:?}", call.arguments);
         }
     }
     // A call without a session has none to grant for: such an approval is for the one call.
     let mut approvals = ApprovalLedger::default();
-    granted(&mut approvals, nowhere.wanted(), ApprovalDecision::Session, Grantor::Client);
-    assert!(approvals.grant_for(nowhere.wanted(), at(1)).is_some());
-    assert!(approvals.grant_for(pull.wanted(), at(1)).is_none());
+    granted(&mut approvals, nowhere.subject(), ApprovalDecision::Session, Grantor::Client);
+    assert!(approvals.grant_for(nowhere.subject(), at(1)).is_some());
+    assert!(approvals.grant_for(pull.subject(), at(1)).is_none());
 }
 
 #[test]
 fn a_grant_that_is_not_used_up_is_used_before_one_that_is() {
     let call = push();
     let mut approvals = ApprovalLedger::default();
-    let once = granted(&mut approvals, call.wanted(), ApprovalDecision::Once, Grantor::Client);
+    let once = granted(&mut approvals, call.subject(), ApprovalDecision::Once, Grantor::Client);
     let time =
-        granted(&mut approvals, call.wanted(), ApprovalDecision::Time { until: at(60) }, Grantor::Client);
-    assert_eq!(approvals.grant_for(call.wanted(), at(1)), Some(time));
-    assert_eq!(approvals.grant_for(call.wanted(), at(60)), Some(once));
+        granted(&mut approvals, call.subject(), ApprovalDecision::Time { until: at(60) }, Grantor::Client);
+    assert_eq!(approvals.grant_for(call.subject(), at(1)), Some(time));
+    assert_eq!(approvals.grant_for(call.subject(), at(60)), Some(once));
 }
 
 #[test]
 fn spending_goes_by_owner_and_time() {
     let call = push();
     let mut approvals = ApprovalLedger::default();
-    let id = granted(&mut approvals, call.wanted(), ApprovalDecision::Once, Grantor::Client);
+    let id = granted(&mut approvals, call.subject(), ApprovalDecision::Once, Grantor::Client);
     assert_eq!(approvals.spend(GrantId(99), owner(1), at(1)), SpendVerdict::Gone);
     assert_eq!(approvals.spend(id, owner(1), at(1)), SpendVerdict::Spent);
     assert_eq!(approvals.spend(id, owner(1), at(2)), SpendVerdict::AlreadyMine);
     assert_eq!(approvals.spend(id, owner(2), at(2)), SpendVerdict::Lost);
-    assert_eq!(approvals.grant_for(call.wanted(), at(2)), None, "the next call asks again");
+    assert_eq!(approvals.grant_for(call.subject(), at(2)), None, "the next call asks again");
     let day = 24 * 3600;
     assert_eq!(
         approvals.spend(id, owner(1), at(day)),
@@ -285,10 +285,10 @@ fn spending_goes_by_owner_and_time() {
         "a late repeat of the owner is still right"
     );
 
-    let unused = granted(&mut approvals, call.wanted(), ApprovalDecision::Once, Grantor::Client);
+    let unused = granted(&mut approvals, call.subject(), ApprovalDecision::Once, Grantor::Client);
     assert_eq!(approvals.spend(unused, owner(1), at(day)), SpendVerdict::Gone);
     for decision in [ApprovalDecision::Session, ApprovalDecision::Time { until: at(60) }] {
-        let id = granted(&mut approvals, call.wanted(), decision, Grantor::Client);
+        let id = granted(&mut approvals, call.subject(), decision, Grantor::Client);
         assert_eq!(approvals.spend(id, owner(1), at(59)), SpendVerdict::Holds);
         assert_eq!(approvals.spend(id, owner(2), at(59)), SpendVerdict::Holds);
     }
@@ -312,25 +312,25 @@ proptest! {
         let mut approvals = ApprovalLedger::default();
         let mut spent: BTreeMap<GrantId, Digest> = BTreeMap::new();
         let mut now = 0;
-        for (what, who, which, passed) in steps {
+        for (action, claimant, which, passed) in steps {
             now += passed / 10;
-            let wanted = calls[usize::from(which)].wanted();
-            match what {
+            let subject = calls[usize::from(which)].subject();
+            match action {
                 0 => {
-                    let id = ask(&mut approvals, wanted, now);
+                    let id = ask(&mut approvals, subject, now);
                     approvals.decide(id, ApprovalDecision::Once, Grantor::Client, at(now)).unwrap();
                 }
                 1 => {
-                    if let Some(id) = approvals.grant_for(wanted, at(now)) {
+                    if let Some(id) = approvals.grant_for(subject, at(now)) {
                         prop_assert!(!spent.contains_key(&id), "a spent grant was offered");
-                        prop_assert_eq!(approvals.spend(id, owner(who), at(now)), SpendVerdict::Spent);
-                        spent.insert(id, owner(who));
+                        prop_assert_eq!(approvals.spend(id, owner(claimant), at(now)), SpendVerdict::Spent);
+                        spent.insert(id, owner(claimant));
                     }
                 }
                 _ => for (id, by) in &spent {
                     // A repeat by the owner that spent it, or a try by an owner that found the grant before.
-                    let answer = approvals.spend(*id, owner(who), at(now));
-                    let expected = if *by == owner(who) { SpendVerdict::AlreadyMine } else { SpendVerdict::Lost };
+                    let answer = approvals.spend(*id, owner(claimant), at(now));
+                    let expected = if *by == owner(claimant) { SpendVerdict::AlreadyMine } else { SpendVerdict::Lost };
                     prop_assert!(answer == expected || (answer == SpendVerdict::Gone && !approvals.grants.contains_key(id)));
                 },
             }
@@ -342,7 +342,7 @@ proptest! {
 fn only_an_operator_lets_a_blocked_tool_run_and_only_one_call_at_a_time() {
     let call = push();
     let mut approvals = ApprovalLedger::default();
-    let id = ask(&mut approvals, call.wanted_though_blocked(), 0);
+    let id = ask(&mut approvals, call.blocked_subject(), 0);
     let decide = |approvals: &mut ApprovalLedger, decision, by| approvals.decide(id, decision, by, at(1));
     assert_eq!(
         decide(&mut approvals, ApprovalDecision::Once, Grantor::Client),
@@ -356,7 +356,7 @@ fn only_an_operator_lets_a_blocked_tool_run_and_only_one_call_at_a_time() {
     assert_eq!(decide(&mut approvals, time, Grantor::Operator), Err(ApprovalDecisionError::OnlyOnce));
     assert_eq!(approvals.parked(at(1)).count(), 1, "a decision that is not accepted leaves the request");
     assert!(decide(&mut approvals, ApprovalDecision::Once, Grantor::Operator).is_ok());
-    assert!(approvals.grant_for(call.wanted_though_blocked(), at(2)).is_some());
+    assert!(approvals.grant_for(call.blocked_subject(), at(2)).is_some());
 }
 
 #[test]
@@ -367,18 +367,15 @@ fn a_grant_from_before_the_block_does_not_override_it() {
             [ApprovalDecision::Once, ApprovalDecision::Session, ApprovalDecision::Time { until: at(60) }]
         {
             let mut approvals = ApprovalLedger::default();
-            granted(&mut approvals, call.wanted(), decision, by);
-            assert!(approvals.grant_for(call.wanted(), at(1)).is_some());
-            assert!(
-                approvals.grant_for(call.wanted_though_blocked(), at(1)).is_none(),
-                "{by:?} {decision:?}"
-            );
+            granted(&mut approvals, call.subject(), decision, by);
+            assert!(approvals.grant_for(call.subject(), at(1)).is_some());
+            assert!(approvals.grant_for(call.blocked_subject(), at(1)).is_none(), "{by:?} {decision:?}");
         }
     }
     // A request that was parked before the block needs an operator as soon as it is asked again.
     let mut approvals = ApprovalLedger::default();
-    let id = ask(&mut approvals, call.wanted(), 0);
-    assert_eq!(ask(&mut approvals, call.wanted_though_blocked(), 1), id);
+    let id = ask(&mut approvals, call.subject(), 0);
+    assert_eq!(ask(&mut approvals, call.blocked_subject(), 1), id);
     assert_eq!(
         approvals.decide(id, ApprovalDecision::Once, Grantor::Client, at(2)),
         Err(ApprovalDecisionError::OperatorOnly)
@@ -389,8 +386,8 @@ fn a_grant_from_before_the_block_does_not_override_it() {
 fn the_same_wanted_call_shares_one_request() {
     let call = push();
     let mut approvals = ApprovalLedger::default();
-    let id = ask(&mut approvals, call.wanted(), 0);
-    assert_eq!(ask(&mut approvals, call.wanted(), 100), id);
+    let id = ask(&mut approvals, call.subject(), 0);
+    assert_eq!(ask(&mut approvals, call.subject(), 100), id);
     // A grant for one session must not apply to another session that asked for the same.
     for other in [
         ApprovalTestCall::new("sh", "git push", "bash|command=git", Some("s1")),
@@ -398,7 +395,7 @@ fn the_same_wanted_call_shares_one_request() {
         ApprovalTestCall::new("bash", "git push", "bash|command=git", Some("s2")),
         ApprovalTestCall::new("bash", "git push", "bash|command=git", None),
     ] {
-        assert_ne!(ask(&mut approvals, other.wanted(), 100), id);
+        assert_ne!(ask(&mut approvals, other.subject(), 100), id);
     }
     let (_, parked) = approvals.parked(at(100)).next().unwrap();
     assert_eq!((parked.askers, parked.asked_at, parked.last_asked), (2, at(0), at(100)));
@@ -409,35 +406,35 @@ fn the_same_wanted_call_shares_one_request() {
 fn a_denial_answers_those_who_wait_and_the_next_call_asks_again() {
     let call = push();
     let mut approvals = ApprovalLedger::default();
-    let first = ask(&mut approvals, call.wanted(), 0);
-    assert_eq!(approvals.answer(first, call.wanted(), at(1)), ApprovalStatus::Pending);
+    let first = ask(&mut approvals, call.subject(), 0);
+    assert_eq!(approvals.answer(first, call.subject(), at(1)), ApprovalStatus::Pending);
     assert_eq!(
         approvals.decide(first, ApprovalDecision::Deny, Grantor::Client, at(2)),
         Ok(DecisionEffect::Denied)
     );
-    assert_eq!(approvals.answer(first, call.wanted(), at(3)), ApprovalStatus::Denied);
+    assert_eq!(approvals.answer(first, call.subject(), at(3)), ApprovalStatus::Denied);
     assert_eq!(
         approvals.decide(first, ApprovalDecision::Once, Grantor::Client, at(3)),
         Err(ApprovalDecisionError::Gone)
     );
-    let second = ask(&mut approvals, call.wanted(), 4);
+    let second = ask(&mut approvals, call.subject(), 4);
     assert_ne!(second, first);
-    assert_eq!(approvals.answer(second, call.wanted(), at(5)), ApprovalStatus::Pending);
+    assert_eq!(approvals.answer(second, call.subject(), at(5)), ApprovalStatus::Pending);
     assert_eq!(
-        approvals.answer(first, call.wanted(), at(2) + ApprovalLedger::DENIAL_KEPT),
+        approvals.answer(first, call.subject(), at(2) + ApprovalLedger::DENIAL_KEPT),
         ApprovalStatus::Gone
     );
     approvals.decide(second, ApprovalDecision::Once, Grantor::Client, at(6)).unwrap();
-    assert!(matches!(approvals.answer(second, call.wanted(), at(7)), ApprovalStatus::Granted(_)));
+    assert!(matches!(approvals.answer(second, call.subject(), at(7)), ApprovalStatus::Granted(_)));
 }
 
 #[test]
 fn requests_and_grants_expire() {
     let call = push();
     let mut approvals = ApprovalLedger::default();
-    let id = ask(&mut approvals, call.wanted(), 0);
+    let id = ask(&mut approvals, call.subject(), 0);
     let day = at(0) + 24 * HOUR;
-    assert_eq!(approvals.answer(id, call.wanted(), day), ApprovalStatus::Gone);
+    assert_eq!(approvals.answer(id, call.subject(), day), ApprovalStatus::Gone);
     assert_eq!(
         approvals.decide(id, ApprovalDecision::Once, Grantor::Operator, day),
         Err(ApprovalDecisionError::Gone)
@@ -445,15 +442,15 @@ fn requests_and_grants_expire() {
     assert_eq!(approvals.parked(day).count(), 0);
     assert_eq!(approvals.expire(day).len(), 1);
 
-    let id = ask(&mut approvals, call.wanted(), 0);
+    let id = ask(&mut approvals, call.subject(), 0);
     let past = ApprovalDecision::Time { until: at(1) };
     assert_eq!(
         approvals.decide(id, past, Grantor::Operator, at(1)),
         Err(ApprovalDecisionError::EndsInThePast)
     );
-    granted(&mut approvals, call.wanted(), ApprovalDecision::Session, Grantor::Client);
-    assert!(approvals.grant_for(call.wanted(), day.before(SECOND)).is_some());
-    assert!(approvals.grant_for(call.wanted(), day).is_none());
+    granted(&mut approvals, call.subject(), ApprovalDecision::Session, Grantor::Client);
+    assert!(approvals.grant_for(call.subject(), day.before(SECOND)).is_some());
+    assert!(approvals.grant_for(call.subject(), day).is_none());
     approvals.expire(day);
     assert_eq!(approvals.grants.len(), 0);
 }
@@ -462,11 +459,11 @@ fn requests_and_grants_expire() {
 fn the_end_of_a_conversation_ends_what_was_granted_for_it() {
     let call = push();
     let mut approvals = ApprovalLedger::default();
-    granted(&mut approvals, call.wanted(), ApprovalDecision::Session, Grantor::Client);
+    granted(&mut approvals, call.subject(), ApprovalDecision::Session, Grantor::Client);
     approvals.end_session(&SessionKey::new("s2").unwrap());
-    assert!(approvals.grant_for(call.wanted(), at(1)).is_some());
+    assert!(approvals.grant_for(call.subject(), at(1)).is_some());
     approvals.end_session(&SessionKey::new("s1").unwrap());
-    assert!(approvals.grant_for(call.wanted(), at(1)).is_none());
+    assert!(approvals.grant_for(call.subject(), at(1)).is_none());
 }
 
 #[test]
@@ -478,8 +475,8 @@ fn everything_is_bounded_and_dropped_entries_are_returned() {
     let prompt = Escalation::routine(&calls[0].tool);
     for (number, call) in calls.iter().enumerate() {
         let policy = ApprovalPolicy::default();
-        let asked = approvals.ask(call.wanted(), &prompt, Some(&"ä".repeat(4000)), &policy, at(0));
-        let dropped = asked.dropped.map(|parked| parked.arguments);
+        let parked = approvals.ask(call.subject(), &prompt, Some(&"ä".repeat(4000)), &policy, at(0));
+        let dropped = parked.dropped.map(|parked| parked.arguments);
         assert_eq!(dropped, (number == ApprovalLedger::MOST_PARKED).then_some(calls[0].arguments));
     }
     assert_eq!(approvals.parked.len(), ApprovalLedger::MOST_PARKED);
@@ -488,15 +485,15 @@ fn everything_is_bounded_and_dropped_entries_are_returned() {
 
     let mut approvals = ApprovalLedger::default();
     let call = push();
-    let spent = granted(&mut approvals, call.wanted(), ApprovalDecision::Once, Grantor::Client);
+    let spent = granted(&mut approvals, call.subject(), ApprovalDecision::Once, Grantor::Client);
     let oldest =
-        granted(&mut approvals, call.wanted(), ApprovalDecision::Time { until: at(600) }, Grantor::Client);
+        granted(&mut approvals, call.subject(), ApprovalDecision::Time { until: at(600) }, Grantor::Client);
     approvals.spend(spent, owner(1), at(0));
     for _ in 2..=ApprovalLedger::MOST_GRANTS {
-        granted(&mut approvals, call.wanted(), ApprovalDecision::Once, Grantor::Client);
+        granted(&mut approvals, call.subject(), ApprovalDecision::Once, Grantor::Client);
     }
     assert!(!approvals.grants.contains_key(&spent) && approvals.grants.contains_key(&oldest));
-    let id = ask(&mut approvals, call.wanted(), 0);
+    let id = ask(&mut approvals, call.subject(), 0);
     let Ok(DecisionEffect::Granted { dropped: Some(dropped), .. }) =
         approvals.decide(id, ApprovalDecision::Once, Grantor::Client, at(0))
     else {
@@ -509,13 +506,13 @@ fn everything_is_bounded_and_dropped_entries_are_returned() {
 fn approvals_survive_their_stored_form() {
     let call = push();
     let mut approvals = ApprovalLedger::default();
-    let spent = granted(&mut approvals, call.wanted(), ApprovalDecision::Once, Grantor::Operator);
+    let spent = granted(&mut approvals, call.subject(), ApprovalDecision::Once, Grantor::Operator);
     approvals.spend(spent, owner(1), at(1));
-    granted(&mut approvals, call.wanted(), ApprovalDecision::Session, Grantor::Client);
-    granted(&mut approvals, call.wanted(), ApprovalDecision::Time { until: at(60) }, Grantor::Client);
-    let denied = ask(&mut approvals, call.wanted(), 0);
+    granted(&mut approvals, call.subject(), ApprovalDecision::Session, Grantor::Client);
+    granted(&mut approvals, call.subject(), ApprovalDecision::Time { until: at(60) }, Grantor::Client);
+    let denied = ask(&mut approvals, call.subject(), 0);
     approvals.decide(denied, ApprovalDecision::Deny, Grantor::Client, at(0)).unwrap();
-    ask(&mut approvals, call.wanted(), 0);
+    ask(&mut approvals, call.subject(), 0);
     let stored = serde_json::to_value(&approvals).unwrap();
     assert_eq!(stored["version"], 1);
     assert_eq!(serde_json::from_value::<ApprovalLedger>(stored.clone()).unwrap(), approvals);

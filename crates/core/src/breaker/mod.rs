@@ -209,7 +209,7 @@ pub struct CircuitBreaker {
     /// Number of probes issued so far. Gives each probe its own number.
     probes: u64,
     /// The last probe of this process that was returned.
-    ended: Option<NonZeroU64>,
+    returned_probe: Option<NonZeroU64>,
     window: OutcomeWindow,
 }
 
@@ -377,7 +377,7 @@ impl CircuitBreaker {
                 Some(ProbeAgreement::NotYet { .. }) => turn.saturating_sub(1),
                 Some(ProbeAgreement::Yes) | None => turn.saturating_add(1),
             };
-            self.ended = ticket.probe;
+            self.returned_probe = ticket.probe;
         }
     }
 

@@ -132,8 +132,8 @@ impl CircuitBreaker {
         let (reopened, trial) = match self.phase {
             BreakerPhase::Open { reopened, .. } => (reopened, None),
             BreakerPhase::HalfOpen { reopened, good, neutral, probe, turn } => {
-                let probe = probe
-                    .map(|ActiveProbe { number, announced: told, .. }| ProbeSlot { number, alive: told });
+                let probe =
+                    probe.map(|ActiveProbe { number, announced, .. }| ProbeSlot { number, alive: announced });
                 (reopened, Some(HalfOpenProgress { turn, good, neutral, probe }))
             }
             BreakerPhase::Closed | BreakerPhase::ForcedOpen { .. } => (0, None),
@@ -212,7 +212,7 @@ impl CircuitBreaker {
     /// Frees the slot of a local probe that was returned before it was known to be stored.
     fn free_returned_probe(&mut self) {
         if let BreakerPhase::HalfOpen { probe, turn, .. } = &mut self.phase
-            && probe.is_some_and(|probe| Some(probe.number) == self.ended)
+            && probe.is_some_and(|probe| Some(probe.number) == self.returned_probe)
         {
             *probe = None;
             *turn = turn.saturating_add(1);

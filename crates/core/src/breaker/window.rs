@@ -114,7 +114,7 @@ pub(super) struct OutcomeWindow {
     keep: u32,
     reach: WindowReach,
     /// The reach before it was limited, to detect changes.
-    asked: WindowReach,
+    requested: WindowReach,
     /// Maximum age of an outcome, as of the last one.
     span: Duration,
     /// Failures among the last `reach.failures`.
@@ -130,7 +130,7 @@ impl OutcomeWindow {
     /// separate.
     #[inline]
     pub(super) fn push(&mut self, reach: WindowReach, span: Duration, outcome: WindowOutcome) {
-        if reach != self.asked {
+        if reach != self.requested {
             self.reshape(reach);
         }
         self.span = span;
@@ -259,20 +259,21 @@ impl OutcomeWindow {
     /// Handles a reload that changed the reach of the rules: keeps the newest outcomes that still matter, and counts
     /// them again.
     #[cold]
-    fn reshape(&mut self, asked: WindowReach) {
-        let reach = asked.bounded();
+    fn reshape(&mut self, requested: WindowReach) {
+        let reach = requested.bounded();
         let keep = reach.longest();
-        let kept: Vec<WindowOutcome> = (1..=self.len.min(keep)).rev().map(|steps| self.back(steps)).collect();
+        let outcomes: Vec<WindowOutcome> =
+            (1..=self.len.min(keep)).rev().map(|steps| self.back(steps)).collect();
         let slots = if keep == 0 { 0 } else { keep.next_power_of_two() as usize };
         *self = Self {
             ring: vec![WindowOutcome::default(); slots].into(),
             keep,
             reach,
-            asked,
+            requested,
             ..Self::default()
         };
-        for outcome in kept {
-            self.push(asked, Duration::MAX, outcome);
+        for outcome in outcomes {
+            self.push(requested, Duration::MAX, outcome);
         }
     }
 }
@@ -382,9 +383,9 @@ mod tests {
             for failed in more {
                 window.push(WindowReach { failures: after, ..WindowReach::default() }, Duration::MAX, outcome(1, failed, false));
                 all.push(failed);
-                let seen = &all[all.len().saturating_sub(after as usize)..];
-                let part = seen.iter().filter(|failed| **failed).count();
-                prop_assert_eq!((window.failures().part as usize, window.failures().whole as usize), (part, seen.len()));
+                let recent = &all[all.len().saturating_sub(after as usize)..];
+                let part = recent.iter().filter(|failed| **failed).count();
+                prop_assert_eq!((window.failures().part as usize, window.failures().whole as usize), (part, recent.len()));
             }
         }
     }

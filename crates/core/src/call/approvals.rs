@@ -37,7 +37,7 @@ impl Call {
             return ApprovalNeed::NotNeeded;
         }
         let blocked = matches!(standing, TrustDecision::Blocked(_));
-        let wanted = ApprovalSubject {
+        let subject = ApprovalSubject {
             tool: &self.request.tool,
             arguments: self.request.digest,
             signature: &self.request.signature,
@@ -54,7 +54,7 @@ impl Call {
                     ArgumentRisk::Ordinary
                 },
                 channel: self.request.channel,
-                grant: cx.shared.approvals.grant_for(wanted, cx.now),
+                grant: cx.shared.approvals.grant_for(subject, cx.now),
                 deadline: self.latest_start(),
             },
             cx.now,
@@ -93,7 +93,7 @@ impl Call {
             ApprovalNeed::NotNeeded => self.start_or_go(cx),
             // Trust was lost while the claim was being made. The claim says that an attempt may have been sent, which
             // it must not say while the call waits for approval.
-            ApprovalNeed::Spend(_) | ApprovalNeed::Ask(_) if self.says_started_too_early() => {
+            ApprovalNeed::Spend(_) | ApprovalNeed::Ask(_) if self.claims_start_too_early() => {
                 self.repeat_claim()
             }
             ApprovalNeed::Spend(grant) => self.spend(grant, GrantCoverage::for_standing(self.standing(cx))),
@@ -107,7 +107,7 @@ impl Call {
     }
 
     /// Returns true if the claim says that an attempt may have been sent, although none was.
-    fn says_started_too_early(&self) -> bool {
+    fn claims_start_too_early(&self) -> bool {
         self.attempts == 0
             && self.dedupe() == EnforcementMode::Enforce
             && self.record().is_some_and(|record| record.started)
@@ -161,8 +161,8 @@ impl Call {
         let result = CallResult { stage: ResultStage::InputRequired, ..self.result(Ok(question), cx.now) };
         // An earlier attempt may have done what was approved, although no result arrived.
         let unused = self.spent.take().filter(|_| self.attempts <= 1);
-        let kept = unused.map(SpentGrant::give_back);
-        self.release(result, kept.into_iter().collect(), cx)
+        let deferred = unused.map(SpentGrant::give_back);
+        self.release(result, deferred.into_iter().collect(), cx)
     }
 
     /// Another call spent the grant first. Asks again, unless no approver can be reached.
@@ -205,7 +205,7 @@ impl Call {
             let record = Arc::make_mut(record);
             record.started = true;
             // Not earlier than in the store. The record is written again from here if the store is emptied.
-            record.seen_end_by = record.seen_end_by.map(|by| by + since_claim);
+            record.end_observed_by = record.end_observed_by.map(|by| by + since_claim);
         }
         self.next_attempt(AdmissionStage::Begin, cx)
     }

@@ -115,7 +115,7 @@ impl Call {
             // The deadline of one caller does not stop a run within the limits of its tool: calling again finds it.
             Some(CutReason::Deadline) => {
                 let unknown =
-                    Some(UnknownOutcomeInfo { observed: UnknownOutcomeReason::NoAnswer, ended: false });
+                    Some(UnknownOutcomeInfo { observed: UnknownOutcomeReason::NoAnswer, is_final: false });
                 let result = self.failed(messages::deadline_while_running(&self.policy), cx.now);
                 let result = CallResult { unknown, ..result };
                 let result = self.count_response(result, cx);
@@ -158,12 +158,12 @@ impl Call {
             words: None,
             output: None,
             severity: counts.then_some(Severity::Timeout),
-            why: GiveUpReason::Cut(cut),
+            reason: GiveUpReason::Cut(cut),
             settles: SettleDelay::WhenOwnerReports,
             by: None,
             cancel: true,
             receipt: None,
-            told_from: None,
+            answer_from: None,
             unsaved: false,
             save_at: None,
         };
@@ -175,8 +175,10 @@ impl Call {
     /// tool.
     pub(super) fn is_callers_limit(&self, attempt: &AttemptInFlight, now: Timestamp) -> bool {
         let time = &self.policy.time;
-        let heard = attempt.watchdog.map_or(attempt.started, |watchdog| watchdog.last_sign());
-        attempt.cut.is_some() && now.since(heard) < time.attempt && now.since(attempt.started) < time.total
+        let last_sign = attempt.watchdog.map_or(attempt.started, |watchdog| watchdog.last_sign());
+        attempt.cut.is_some()
+            && now.since(last_sign) < time.attempt
+            && now.since(attempt.started) < time.total
     }
 
     /// Returns true if the host that runs this attempt may be gone. A host that is alive reports, its own timeouts too,

@@ -44,8 +44,8 @@ impl Call {
                 self.ask_caller(output, cx)
             }
             AttemptReport::NotRun { fault } => {
-                let (said, classified) = self.not_run(fault, cx.now);
-                self.end_unstarted(attempt, &said, &classified, messages::cancelled(), cx)
+                let (response, classified) = self.not_run(fault, cx.now);
+                self.end_unstarted(attempt, &response, &classified, messages::cancelled(), cx)
             }
             AttemptReport::Failure { .. } if self.answers_our_cut(&attempt) && !outcome.is_too_large() => {
                 let after = cx.now.since(attempt.started);
@@ -60,14 +60,16 @@ impl Call {
             }
             AttemptReport::Replayed(failed) => {
                 let classified = failed.classified();
-                let said = FailureResponse::remembered(&failed);
-                match said.manner {
+                let response = FailureResponse::remembered(&failed);
+                match response.manner {
                     RecordedFailureKind::NotRun => {
-                        self.end_unstarted(attempt, &said, &classified, messages::cancelled(), cx)
+                        self.end_unstarted(attempt, &response, &classified, messages::cancelled(), cx)
                     }
                     RecordedFailureKind::Plain
                     | RecordedFailureKind::TimedOut
-                    | RecordedFailureKind::SessionLost => self.record_failure(attempt, said, classified, cx),
+                    | RecordedFailureKind::SessionLost => {
+                        self.record_failure(attempt, response, classified, cx)
+                    }
                 }
             }
         }
@@ -88,8 +90,8 @@ impl Call {
     ) -> Option<(FailureResponse, Classification)> {
         match outcome {
             AttemptReport::Failure { fault, output: None } => {
-                let heard = self.not_run(fault.clone(), now);
-                (heard.1.reach == AttemptReach::NotSent).then_some(heard)
+                let not_run = self.not_run(fault.clone(), now);
+                (not_run.1.reach == AttemptReach::NotSent).then_some(not_run)
             }
             AttemptReport::Replayed(failed) => {
                 let unsent =
@@ -107,11 +109,11 @@ impl Call {
     pub(super) fn never_sent(
         &mut self,
         attempt: AttemptInFlight,
-        (said, classified): (FailureResponse, Classification),
+        (response, classified): (FailureResponse, Classification),
         cx: &mut StepContext<'_, '_>,
     ) -> NextStep {
-        let failure = messages::never_sent(&self.request, &said.message);
-        self.end_unstarted(attempt, &said, &classified, failure, cx)
+        let failure = messages::never_sent(&self.request, &response.message);
+        self.end_unstarted(attempt, &response, &classified, failure, cx)
     }
 
     /// Classifies a fault that proves that the tool did not run.
@@ -127,15 +129,15 @@ impl Call {
     fn end_unstarted(
         &mut self,
         mut attempt: AttemptInFlight,
-        said: &FailureResponse,
+        response: &FailureResponse,
         classified: &Classification,
         failure: CallFailure,
         cx: &mut StepContext<'_, '_>,
     ) -> NextStep {
         attempt.release_permits(cx.shared);
         attempt.tickets.give_back(cx);
-        let outcome = said.outcome(classified);
-        self.attempt_ended(&attempt, Some((classified, said)), outcome, cx);
+        let outcome = response.outcome(classified);
+        self.attempt_ended(&attempt, Some((classified, response)), outcome, cx);
         self.put_off(cx);
         let result = self.failed(failure, cx.now);
         self.release(result, Vec::new(), cx)
@@ -157,7 +159,7 @@ impl Call {
     fn record_failure(
         &mut self,
         mut attempt: AttemptInFlight,
-        said: FailureResponse,
+        response: FailureResponse,
         classified: Classification,
         cx: &mut StepContext<'_, '_>,
     ) -> NextStep {
@@ -165,30 +167,32 @@ impl Call {
         let verdict = match (attempt.cut, classified.nature) {
             (Some(CutReason::Cancelled), _) => None,
             (Some(_), _) if self.is_callers_limit(&attempt, cx.now) => None,
-            (Some(_), _) if self.is_lost_with_host(&attempt, &said, cx.now) => None,
+            (Some(_), _) if self.is_lost_with_host(&attempt, &response, cx.now) => None,
             // A server that lost the session is alive, and the next attempt opens a new session. If that fails, the
             // failure counts.
-            (Some(_) | None, FaultNature::Transient) if said.manner == RecordedFailureKind::SessionLost => {
+            (Some(_) | None, FaultNature::Transient)
+                if response.manner == RecordedFailureKind::SessionLost =>
+            {
                 Some(BreakerVerdict::Neutral)
             }
             (Some(_) | None, FaultNature::Transient) => Some(BreakerVerdict::Failure { took }),
             (Some(_) | None, FaultNature::Permanent) => Some(BreakerVerdict::Neutral),
         };
         self.record_breakers(&mut attempt.tickets, verdict, cx);
-        let outcome = said.outcome(&classified);
-        self.attempt_ended(&attempt, Some((&classified, &said)), outcome, cx);
-        self.failed_attempt(&attempt, said, classified, cx)
+        let outcome = response.outcome(&classified);
+        self.attempt_ended(&attempt, Some((&classified, &response)), outcome, cx);
+        self.failed_attempt(&attempt, response, classified, cx)
     }
 
     /// Returns true if the attempt was cut and its host reported nothing: see [`Self::host_is_silent`].
     pub(super) fn is_lost_with_host(
         &self,
         attempt: &AttemptInFlight,
-        said: &FailureResponse,
+        response: &FailureResponse,
         now: Timestamp,
     ) -> bool {
         // A report that a host sends when it is asked to stop counts as any other.
-        said.manner == RecordedFailureKind::TimedOut
+        response.manner == RecordedFailureKind::TimedOut
             && attempt.cut.is_some()
             && self.host_is_silent(attempt, now)
     }
@@ -200,9 +204,9 @@ impl Call {
             "no answer came in time",
         );
         let classified = classify(&fault, &self.policy.classify, cx.now);
-        let said = FailureResponse::of(fault, None);
-        let outcome = said.outcome(&classified);
-        self.attempt_ended(attempt, Some((&classified, &said)), outcome, cx);
+        let response = FailureResponse::of(fault, None);
+        let outcome = response.outcome(&classified);
+        self.attempt_ended(attempt, Some((&classified, &response)), outcome, cx);
     }
 
     /// Records the end of an attempt for the audit log and for a replay.
@@ -213,7 +217,7 @@ impl Call {
         outcome: RecordedAttempt,
         cx: &mut StepContext<'_, '_>,
     ) {
-        self.trouble = failure.map(|(classified, said)| said.last_error(classified));
+        self.trouble = failure.map(|(classified, response)| response.last_error(classified));
         // A replay starts from the first attempts; the record keeps the last ones, which show the end.
         if self.outcomes.len() < DedupeRecord::MOST_ATTEMPTS {
             self.outcomes.push(outcome);
@@ -232,13 +236,13 @@ impl Call {
         cx.notices.push(CallNotice::AttemptEnded {
             attempt: attempt.number,
             took: cx.now.since(attempt.started),
-            failure: failure.map(|(classified, said)| FailedAttempt {
+            failure: failure.map(|(classified, response)| FailedAttempt {
                 nature: classified.nature,
                 reach: classified.reach,
                 severity: classified.severity,
                 rule: classified.rule.clone(),
-                observed: said.observed,
-                said: said.shown().into(),
+                observed: response.observed,
+                message: response.shown().into(),
             }),
         });
     }

@@ -63,7 +63,7 @@ impl Call {
             best_effort: matches!(request.duplicates, Deduplication::Refused(_)),
             arrived: self.arrived,
             age: now.since(self.arrived),
-            seen_end_within: match request.end {
+            end_observed_within: match request.end {
                 AttemptEndVisibility::Visible => {
                     Some(self.policy.time.total + self.policy.settling.child_stop_time())
                 }
@@ -174,13 +174,13 @@ impl Call {
             return self.claim_step(ClaimIntent::Take { started: false }, role, cx.now);
         }
         self.report_withheld(cx.notices);
-        let would_go_on = self.continues_without_store();
-        if self.dedupe() == EnforcementMode::Shadow && !would_go_on {
+        let would_continue = self.continues_without_store();
+        if self.dedupe() == EnforcementMode::Shadow && !would_continue {
             self.shadow_report.send(ShadowDecision::Refused(Code::StoreUnavailable), cx.notices);
         }
-        let goes_on = self.dedupe() == EnforcementMode::Shadow || would_go_on;
-        cx.notices.push(CallNotice::StoreFailed { continues: goes_on });
-        if goes_on {
+        let continues = self.dedupe() == EnforcementMode::Shadow || would_continue;
+        cx.notices.push(CallNotice::StoreFailed { continues });
+        if continues {
             // The record that the store would have written, so that the result can be saved when the store is back.
             if let Some(claim) = self.claim(ClaimIntent::Take { started: true }, role, cx.now)
                 && let ClaimVerdict::Acquired(record) =
@@ -243,9 +243,9 @@ impl Call {
             WakeReason::Time | WakeReason::Changed => {
                 let role = ClaimRole::Waiter { followed: record };
                 // A reason against a run may still apply. The awaited result is used all the same.
-                let is_asked =
+                let may_refuse =
                     self.arrival_check.take_withheld().is_some() || self.arrival_check.is_held_back();
-                let refusal = if is_asked { self.refusal(cx) } else { None };
+                let refusal = if may_refuse { self.refusal(cx) } else { None };
                 // A refusal in shadow mode is only reported.
                 match refusal.filter(|_| self.arrival_check.is_held_back()) {
                     Some(refusal) => {

@@ -23,14 +23,14 @@ impl Call {
         } else {
             refusal
         };
-        let seen = self.blocked(&refusal.failure, cx);
-        cx.notices.push(match (seen, refusal.breaker) {
+        let notice = self.blocked(&refusal.failure, cx);
+        cx.notices.push(match (notice, refusal.breaker) {
             (CallNotice::CallBlocked { code, retriable, .. }, breaker @ Some(_)) => {
                 CallNotice::CallBlocked { code, retriable, breaker }
             }
-            (seen, _) => seen,
+            (notice, _) => notice,
         });
-        let mut kept = Vec::new();
+        let mut deferred = Vec::new();
         let mut result = CallResult { breaker: refusal.breaker, ..self.failed(refusal.failure, cx.now) };
         match refusal.by {
             RefusalOrigin::Steadfast => result = self.count_response(result, cx),
@@ -40,15 +40,15 @@ impl Call {
                 self.abandon(cx);
                 // The guard counts its own refusal, which may change its message.
                 if let Err(refusal) = cx.shared.guard.check(&self.policy.guard, self.guarded(), cx.now) {
-                    result.ended = Err(messages::guard(&refusal));
+                    result.outcome = Err(messages::guard(&refusal));
                 }
             }
             RefusalOrigin::Trust(ask) => {
-                kept.push(DeferredWrite::Park(ask));
+                deferred.push(DeferredWrite::Park(ask));
                 result = self.count_response(result, cx);
             }
         }
-        self.release(result, kept, cx)
+        self.release(result, deferred, cx)
     }
 
     /// Returns true if a result may be stored for the key and the lookup failed. A caller that only saw an open breaker
@@ -108,8 +108,8 @@ impl Call {
     }
 
     /// Returns a result with the current state of the call.
-    pub(super) fn result(&self, ended: Result<ToolOutput, CallFailure>, now: Timestamp) -> CallResult {
-        self.with_attempts(CallResult::bare(ended), now)
+    pub(super) fn result(&self, outcome: Result<ToolOutput, CallFailure>, now: Timestamp) -> CallResult {
+        self.with_attempts(CallResult::bare(outcome), now)
     }
 
     /// Saves the ending under the fencing token. Without a claim there is nothing to save.
@@ -171,20 +171,20 @@ impl Call {
     pub(super) fn release(
         &mut self,
         result: CallResult,
-        mut kept: Vec<DeferredWrite>,
+        mut deferred: Vec<DeferredWrite>,
         cx: &mut StepContext<'_, '_>,
     ) -> NextStep {
-        let Some(record) = &self.record else { return self.finish(result, kept, cx) };
+        let Some(record) = &self.record else { return self.finish(result, deferred, cx) };
         if self.store == StoreState::Down {
-            kept.extend(self.deferred_release());
-            return self.finish(result, kept, cx);
+            deferred.extend(self.deferred_release());
+            return self.finish(result, deferred, cx);
         }
         let step = NextStep::Release(ReleaseRequest {
             key: record.key,
             index: record.index,
             owner: record.owner.clone(),
         });
-        self.state = State::Releasing { result: Box::new(result), kept };
+        self.state = State::Releasing { result: Box::new(result), deferred };
         step
     }
 
@@ -231,7 +231,7 @@ impl Call {
         self.drop_late_receipt(&mut result);
         self.state = state;
         self.caller = CallerState::answered(upstream);
-        if let Err(failure) = &result.ended {
+        if let Err(failure) = &result.outcome {
             notices.push(CallNotice::AnsweredEarly { code: failure.code });
         }
         NextStep::Answer { result: Box::new(result), upstream }
@@ -251,11 +251,11 @@ impl Call {
     pub(super) fn finish(
         &mut self,
         result: impl Into<Box<CallResult>>,
-        mut kept: Vec<DeferredWrite>,
+        mut deferred: Vec<DeferredWrite>,
         cx: &mut StepContext<'_, '_>,
     ) -> NextStep {
-        kept.extend(self.unused_grant());
-        kept.extend(self.releases_in_doubt());
+        deferred.extend(self.unused_grant());
+        deferred.extend(self.releases_in_doubt());
         self.state = State::Finished;
         let mut result = result.into();
         result.took = cx.now.since(self.arrived);
@@ -265,11 +265,11 @@ impl Call {
             result.recorded = RecordStatus::NotAsked;
         }
         cx.notices.push(CallNotice::CallFinished {
-            code: result.ended.as_ref().err().map(|failure| failure.code),
+            code: result.outcome.as_ref().err().map(|failure| failure.code),
             took: result.took,
             attempts: result.attempts,
             replayed: matches!(result.provenance, Provenance::Replayed { .. }),
         });
-        NextStep::Finish { result, deferred: kept }
+        NextStep::Finish { result, deferred }
     }
 }

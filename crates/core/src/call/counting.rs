@@ -40,11 +40,11 @@ impl Call {
             return result;
         }
         if !self.policy.modes.are_off() {
-            let severity = severity.or(result.ended.is_err().then_some(Severity::Informational));
+            let severity = severity.or(result.outcome.is_err().then_some(Severity::Informational));
             self.accounting.record_run(severity, mistake);
         }
         if self.policy.modes.trust != EnforcementMode::Off {
-            let finished = match (&result.ended, severity) {
+            let finished = match (&result.outcome, severity) {
                 (_, Some(severity)) => FinishedOutcome::Failure { severity, recoverable: true },
                 (Ok(_), None) => FinishedOutcome::Success,
                 (Err(_), None) => {
@@ -116,15 +116,15 @@ impl Call {
         if before == AccountingState::Open {
             cx.shared.guard.begin(&self.policy.guard, self.guarded(), cx.now);
         }
-        let told_before = self.request.in_turn
+        let was_delivered = self.request.in_turn
             && matches!(result.provenance, Provenance::Replayed { .. })
             && !result.was_followed();
         // The model cannot learn from a response that it never gets: only delivered responses count.
-        if !self.caller.is_waiting() || told_before {
+        if !self.caller.is_waiting() || was_delivered {
             cx.shared.guard.abandon(&self.policy.guard, self.guarded(), cx.now);
             return result;
         }
-        let ending = match &result.ended {
+        let ending = match &result.outcome {
             Ok(output) => guard::GuardedResult::Success { result: self.result_digest(output) },
             // These codes say nothing about the tool or the model. Neither does an unknown outcome: a caller that
             // follows its instructions calls again.
@@ -144,12 +144,12 @@ impl Call {
         let remarks = cx.shared.guard.end(&self.policy.guard, self.guarded(), ending, cx.now);
         // A refusal that says when to call again, or that approval is needed, must not come with "do not retry": one
         // response, one instruction. If the model calls earlier, the guard refuses the call.
-        let says_when = result.ended.as_ref().is_err_and(|failure| {
-            let asks =
+        let has_next_step = result.outcome.as_ref().is_err_and(|failure| {
+            let needs_approval =
                 matches!(failure.code, Code::ApprovalRequired | Code::ApprovalDenied | Code::ToolBlocked);
-            failure.retry_after.is_some() || asks
+            failure.retry_after.is_some() || needs_approval
         });
-        if self.policy.modes.guard == EnforcementMode::Enforce && says_when && result.is_refused() {
+        if self.policy.modes.guard == EnforcementMode::Enforce && has_next_step && result.is_refused() {
             cx.notices.extend(remarks.iter().map(|remark| CallNotice::GuardTripped { layer: remark.layer }));
         } else if self.policy.modes.guard == EnforcementMode::Enforce {
             cx.notices.extend(remarks.iter().map(|remark| CallNotice::GuardTripped { layer: remark.layer }));

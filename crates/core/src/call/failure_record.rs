@@ -10,14 +10,14 @@ impl Call {
     pub fn failure_record(&self, result: &CallResult, now: Timestamp) -> Option<FailureRecord> {
         let severity = self.accounting.severity()?;
         let detected =
-            result.ended.as_ref().ok().and_then(|output| detected_in(output, &self.policy.classify, now));
-        let failure = result.ended.as_ref().err();
+            result.outcome.as_ref().ok().and_then(|output| detected_in(output, &self.policy.classify, now));
+        let failure = result.outcome.as_ref().err();
         let trouble = match (&detected, &self.trouble, failure) {
-            (Some(said), ..) => FailureDetails {
+            (Some(detected), ..) => FailureDetails {
                 severity,
-                rule: &said.error_type,
-                message: &said.message,
-                http_status: said.http_status,
+                rule: &detected.error_type,
+                message: &detected.message,
+                http_status: detected.http_status,
                 transient: false,
             },
             (None, Some(trouble), _) => FailureDetails {

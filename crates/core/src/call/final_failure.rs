@@ -28,20 +28,20 @@ impl Call {
     /// Returns the failure for the caller.
     pub(super) fn final_failure(
         &self,
-        said: FailureResponse,
+        response: FailureResponse,
         classified: &Classification,
         stop: Option<StopReason>,
         cut: Option<CutReason>,
         now: Timestamp,
     ) -> CallFailure {
         let transient = classified.nature == FaultNature::Transient;
-        let words = said.words();
-        let FailureResponse { message, output, observed, .. } = said;
+        let words = response.words();
+        let FailureResponse { message, output, observed, .. } = response;
         // If no mechanism is enforced, the tool's own message is passed on unchanged.
         if self.may_have_run(classified) && !self.policy.modes.is_pass_through() {
             let (reads, policy) = (&self.request.reads, &self.policy);
-            let told = messages::outcome_unknown_unrecorded(reads, policy, observed, words.as_deref());
-            return CallFailure { output, ..told.with_rule(classified.rule.clone()) };
+            let failure = messages::outcome_unknown_unrecorded(reads, policy, observed, words.as_deref());
+            return CallFailure { output, ..failure.with_rule(classified.rule.clone()) };
         }
         let stuck = matches!(cut, Some(CutReason::Silent(_) | CutReason::TooLong))
             && self.policy.time.silence == SilencePolicy::Stuck;

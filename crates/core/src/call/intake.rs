@@ -157,15 +157,15 @@ fn duplicates(
         actor: Some(&target.actor_id),
         continuation: intake.continuation,
     };
-    let asked = envelope.transport.dedupe_mode;
-    if (asked, given) == (None, KeySource::None) {
+    let requested = envelope.transport.dedupe_mode;
+    if (requested, given) == (None, KeySource::None) {
         return keyless(&scope, digest, policy, intake);
     }
     if given == KeySource::None && policy.dedupe.computed_keys == ComputedKeyPolicy::Never {
         return Deduplication::Allowed;
     }
     let address = || RecordAddress::Explicit(key_of(&scope, digest, policy, given, intake.keys_of));
-    match DedupeMode::resolve(asked, given) {
+    match DedupeMode::resolve(requested, given) {
         DedupeMode::Disabled => Deduplication::Allowed,
         DedupeMode::Enforced => Deduplication::Joined(address()),
         DedupeMode::BestEffort => Deduplication::Refused(address()),

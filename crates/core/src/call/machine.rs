@@ -223,7 +223,7 @@ impl Call {
             (State::Marking(settling), CallEvent::Saved(verdict)) => self.mark_saved(settling, verdict, cx),
             (State::Marking(settling), CallEvent::StoreFailed(_)) => self.mark_failed(settling, cx),
             (State::Settling(settling), CallEvent::Ran(outcome)) => self.ran_late(settling, outcome, cx),
-            (State::Settling(settling), CallEvent::Settled) => self.end_was_seen(settling, cx),
+            (State::Settling(settling), CallEvent::Settled) => self.handle_attempt_end(settling, cx),
             (State::Settling(settling), CallEvent::Woke(_)) => self.marked(settling, cx),
             (State::Settling(settling), CallEvent::DriverEnds) => self.driver_ends(settling, cx),
             // The result of an attempt that ended by itself decides how it counts.
@@ -232,14 +232,14 @@ impl Call {
             (State::Saving { result, .. }, CallEvent::Saved(verdict)) => self.saved(result, verdict, cx),
             (State::Saving { result, ending }, CallEvent::StoreFailed(_)) => {
                 cx.notices.push(CallNotice::StoreFailed { continues: true });
-                let kept = self.save_of(ending).map(DeferredWrite::Save);
+                let deferred = self.save_of(ending).map(DeferredWrite::Save);
                 let result = CallResult { recorded: RecordStatus::No, receipt: None, ..*result };
-                self.finish(result, kept.into_iter().collect(), cx)
+                self.finish(result, deferred.into_iter().collect(), cx)
             }
-            (State::Releasing { result, kept }, CallEvent::Released) => self.finish(result, kept, cx),
-            (State::Releasing { result, mut kept }, CallEvent::StoreFailed(_)) => {
-                kept.extend(self.deferred_release());
-                self.finish(result, kept, cx)
+            (State::Releasing { result, deferred }, CallEvent::Released) => self.finish(result, deferred, cx),
+            (State::Releasing { result, mut deferred }, CallEvent::StoreFailed(_)) => {
+                deferred.extend(self.deferred_release());
+                self.finish(result, deferred, cx)
             }
 
             (state, CallEvent::Cancelled(others)) if !matches!(state, State::Finished) => {

@@ -63,7 +63,7 @@ pub(super) fn circuit_open(
 ) -> CallFailure {
     let retry_after = refused.retry_at.map(|at| at.since(now));
     let tool = &request.tool;
-    let why = match refused.by {
+    let reason = match refused.by {
         BreakerRefusalCause::Failures => {
             format!("{tool} keeps failing, so its circuit breaker is open and this call was not sent")
         }
@@ -85,16 +85,16 @@ pub(super) fn circuit_open(
             "it stays open until an operator changes the configuration; use another approach".to_owned()
         }
     };
-    let message = format!("{why}: {next}");
+    let message = format!("{reason}: {next}");
     CallFailure { retry_after, ..failure(Code::CircuitOpen, message, true).with_rule(refused.by.rule()) }
 }
 
 pub(super) fn overloaded(request: &CallRequest, overloaded: LimitError, now: Timestamp) -> CallFailure {
-    let (why, rule) = match overloaded {
+    let (reason, rule) = match overloaded {
         LimitError::Concurrency => ("its concurrency limit has been reached", "limit.concurrency"),
         LimitError::Rate(_) => ("its rate limit has been reached", "limit.rate"),
     };
-    too_much(request, overloaded, why, rule, now)
+    too_much(request, overloaded, reason, rule, now)
 }
 
 pub(super) fn dependency_overloaded(
@@ -102,19 +102,19 @@ pub(super) fn dependency_overloaded(
     overloaded: LimitError,
     now: Timestamp,
 ) -> CallFailure {
-    let (why, rule) = match overloaded {
+    let (reason, rule) = match overloaded {
         LimitError::Concurrency => {
             ("the concurrency limit of its dependency has been reached", "limit.dependency_concurrency")
         }
         LimitError::Rate(_) => ("the rate limit of its dependency has been reached", "limit.dependency_rate"),
     };
-    too_much(request, overloaded, why, rule, now)
+    too_much(request, overloaded, reason, rule, now)
 }
 
 fn too_much(
     request: &CallRequest,
     overloaded: LimitError,
-    why: &str,
+    reason: &str,
     rule: &'static str,
     now: Timestamp,
 ) -> CallFailure {
@@ -122,7 +122,7 @@ fn too_much(
         LimitError::Concurrency => None,
         LimitError::Rate(at) => Some(at.since(now)),
     };
-    let message = format!("{} was not called: {why}. Wait a moment, then call again", request.tool);
+    let message = format!("{} was not called: {reason}. Wait a moment, then call again", request.tool);
     CallFailure { retry_after, ..failure(Code::Overloaded, message, true).with_rule(rule) }
 }
 
@@ -163,9 +163,9 @@ pub(super) fn process_paused(request: &CallRequest) -> CallFailure {
 }
 
 /// The time of the call was up before it could be sent.
-pub(super) fn never_sent(request: &CallRequest, why: &str) -> CallFailure {
-    let why = shorten_message(why.to_owned());
-    let message = format!("{} was not called: {why}. Nothing was sent. Call again later", request.tool);
+pub(super) fn never_sent(request: &CallRequest, reason: &str) -> CallFailure {
+    let reason = shorten_message(reason.to_owned());
+    let message = format!("{} was not called: {reason}. Nothing was sent. Call again later", request.tool);
     failure(Code::UpstreamUnavailable, message, true).with_rule("not_sent")
 }
 
@@ -221,7 +221,7 @@ pub(super) fn outcome_unknown(
     unknown: UnknownOutcomeMessage,
 ) -> CallFailure {
     let UnknownOutcomeMessage { end, observed, words, output, runs_in } = unknown;
-    let seen = seen(observed, words.as_deref());
+    let observation = describe_observation(observed, words.as_deref());
     let (next, retry_after) = match end {
         SettleStatus::NotYet(left) => {
             let left = left.unwrap_or(policy.settling.child_stop_time() + policy.settling.after_child());
@@ -248,7 +248,7 @@ pub(super) fn outcome_unknown(
             (next, runs_in)
         }
     };
-    let message = format!("the outcome of this call is unknown: {seen}. {next}");
+    let message = format!("the outcome of this call is unknown: {observation}. {next}");
     CallFailure {
         verify: policy.verify_hint(),
         retry_after,
@@ -273,11 +273,11 @@ pub(super) fn replayed(reason: ReplayReason) -> Option<&'static str> {
 }
 
 /// Describes the observation about an attempt, with the message that came with it.
-fn seen(observed: UnknownOutcomeReason, words: Option<&str>) -> String {
-    let seen = observed.describe();
+fn describe_observation(observed: UnknownOutcomeReason, words: Option<&str>) -> String {
+    let observation = observed.describe();
     match words.filter(|words| !words.is_empty()) {
-        Some(words) => format!("{seen} ({words})"),
-        None => seen.to_owned(),
+        Some(words) => format!("{observation} ({words})"),
+        None => observation.to_owned(),
     }
 }
 
@@ -288,9 +288,10 @@ pub(super) fn outcome_unknown_unrecorded(
     observed: UnknownOutcomeReason,
     words: Option<&str>,
 ) -> CallFailure {
-    let seen = seen(observed, words);
+    let observation = describe_observation(observed, words);
     let check = check_first(reads, policy);
-    let message = format!("the outcome of this call is unknown: {seen}. {check} before you repeat the call");
+    let message =
+        format!("the outcome of this call is unknown: {observation}. {check} before you repeat the call");
     CallFailure { verify: policy.verify_hint(), ..failure(Code::OutcomeUnknown, message, false) }
         .with_rule("unknown")
 }
@@ -306,9 +307,9 @@ pub(super) fn verified_as_run(tool: &ToolRef) -> CallFailure {
 
 /// Returns the failure for an unknown outcome that a verification found not to have taken effect.
 pub(super) fn verified_as_not_run(tool: &ToolRef, observed: UnknownOutcomeReason) -> CallFailure {
-    let seen = observed.describe();
+    let observation = observed.describe();
     let message = format!(
-        "the call did not take effect: {seen}, and {tool} shows no effect. Repeat the call to run it"
+        "the call did not take effect: {observation}, and {tool} shows no effect. Repeat the call to run it"
     );
     let code = match observed {
         UnknownOutcomeReason::NoAnswer => Code::Timeout,

@@ -154,7 +154,7 @@ pub struct FailedAttempt {
     pub observed: UnknownOutcomeReason,
     /// Message, as the caller would have seen it if this had been the last attempt. Not redacted. Empty if a replay
     /// does not know it.
-    pub said: Arc<str>,
+    pub message: Arc<str>,
 }
 
 /// A decision that shadow mode did not enforce.

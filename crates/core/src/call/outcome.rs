@@ -34,11 +34,11 @@ impl CallResult {
             tool_name: tool.clone(),
             duration_ms: millis(self.took),
             attempts: self.attempts,
-            output: match &self.ended {
+            output: match &self.outcome {
                 Ok(output) => Some(self.remarked(output)),
                 Err(failure) => failure.output.clone(),
             },
-            error: self.ended.as_ref().err().map(|failure| self.error(failure)),
+            error: self.outcome.as_ref().err().map(|failure| self.error(failure)),
             retried_by: self.retries.iter().map(RetriedAttempt::on_the_wire).collect(),
             recorded: match self.recorded {
                 RecordStatus::NotAsked => None,
@@ -53,7 +53,7 @@ impl CallResult {
 
     /// Returns the status of the call, from the code of its failure and from what happened before it.
     pub fn status(&self) -> CallStatus {
-        match &self.ended {
+        match &self.outcome {
             Ok(_) => CallStatus::Success,
             // The call was tried, and the breaker opened before the next attempt.
             Err(CallFailure { code: Code::CircuitOpen, .. }) if self.attempts > 0 => {
@@ -66,7 +66,7 @@ impl CallResult {
     /// Returns the text that a model gets beside the tool's own output: the reason for a failure, and the guard's
     /// remarks. Returns `None` for a success without remarks.
     pub fn model_text(&self) -> Option<Cow<'_, str>> {
-        let message = self.ended.as_ref().err().map(|failure| &*failure.message);
+        let message = self.outcome.as_ref().err().map(|failure| &*failure.message);
         let mut lines = message.into_iter().chain(self.remarks.iter().map(|remark| &*remark.text));
         let first = lines.next()?;
         Some(lines.fold(Cow::Borrowed(first), |text, line| Cow::Owned(format!("{text}\n{line}"))))
@@ -86,7 +86,7 @@ impl CallResult {
     fn error(&self, failure: &CallFailure) -> ErrorBody {
         ErrorBody {
             code: failure.code,
-            message: self.model_text().map(|told| self.with_resolve_command(told)).unwrap_or_default(),
+            message: self.model_text().map(|text| self.with_resolve_command(text)).unwrap_or_default(),
             retriable: failure.retriable,
             terminal: failure.terminal,
             breaker_state: self.breaker,
@@ -94,21 +94,21 @@ impl CallResult {
             verify: failure.verify.as_ref().map(ToString::to_string),
             retry_after_ms: failure.retry_after.map(millis),
             observed: self.unknown.map(|unknown| unknown.observed),
-            ended: self.unknown.map(|unknown| unknown.ended),
+            is_final: self.unknown.map(|unknown| unknown.is_final),
         }
     }
 
     /// Adds the command that resolves an unknown outcome. It names one run, so it is added here: two equal failures
     /// stay equal for the guard.
-    fn with_resolve_command(&self, told: Cow<'_, str>) -> String {
-        match (&self.ended, &self.receipt) {
+    fn with_resolve_command(&self, text: Cow<'_, str>) -> String {
+        match (&self.outcome, &self.receipt) {
             (Err(CallFailure { code, .. }), Some(receipt)) if code.is_unknown_outcome() => {
                 let name = receipt.key.fingerprint();
                 format!(
-                    "{told}. An operator can resolve it with `steadfast resolve {name} --ran` or `--did-not-run`"
+                    "{text}. An operator can resolve it with `steadfast resolve {name} --ran` or `--did-not-run`"
                 )
             }
-            (Err(_) | Ok(_), Some(_) | None) => told.into_owned(),
+            (Err(_) | Ok(_), Some(_) | None) => text.into_owned(),
         }
     }
 

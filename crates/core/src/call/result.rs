@@ -33,7 +33,7 @@ impl CallResult {
 
     /// Returns the response for a stored result.
     pub(super) fn replayed(replay: ReplayedResult, policy: &CallPolicy) -> Self {
-        let ended = match replay.answer {
+        let outcome = match replay.answer {
             Ok(Some(output)) => Ok(output),
             Ok(None) => Err(messages::result_not_kept(policy)),
             Err(failure) => Err(failure),
@@ -43,18 +43,18 @@ impl CallResult {
             age: replay.age,
             fingerprint: replay.receipt.key.fingerprint(),
         };
-        Self { provenance, recorded: RecordStatus::Yes, receipt: Some(replay.receipt), ..Self::bare(ended) }
+        Self { provenance, recorded: RecordStatus::Yes, receipt: Some(replay.receipt), ..Self::bare(outcome) }
     }
 
     /// Returns the response for an unknown outcome.
     pub(super) fn unknown(unsettled: UnknownOutcomeStatus, reads: &[Box<str>], policy: &CallPolicy) -> Self {
         let UnknownOutcomeStatus { end, observed, details: words, output, runs_in, receipt } = unsettled;
         let unknown = messages::UnknownOutcomeMessage { end, observed, words, output, runs_in };
-        let ended = Err(messages::outcome_unknown(reads, policy, unknown));
+        let outcome = Err(messages::outcome_unknown(reads, policy, unknown));
         // Only a final response can count as delivered.
         let receipt = Some(receipt).filter(|_| end == SettleStatus::Settled);
-        let unknown = Some(UnknownOutcomeInfo { observed, ended: end == SettleStatus::Settled });
-        Self { recorded: RecordStatus::Yes, receipt, unknown, ..Self::bare(ended) }
+        let unknown = Some(UnknownOutcomeInfo { observed, is_final: end == SettleStatus::Settled });
+        Self { recorded: RecordStatus::Yes, receipt, unknown, ..Self::bare(outcome) }
     }
 
     /// Replaces an unknown outcome by the finding of a verification with this tool. The receipt is that of the record
@@ -65,13 +65,13 @@ impl CallResult {
             Resolution::Ran => messages::verified_as_run(tool),
             Resolution::DidNotRun => messages::verified_as_not_run(tool, unknown.observed),
         };
-        Self { ended: Err(failure), unknown: None, receipt, ..self }
+        Self { outcome: Err(failure), unknown: None, receipt, ..self }
     }
 
     /// Returns a result without any details.
-    pub(super) fn bare(ended: Result<ToolOutput, CallFailure>) -> Self {
+    pub(super) fn bare(outcome: Result<ToolOutput, CallFailure>) -> Self {
         Self {
-            ended,
+            outcome,
             stage: ResultStage::Final,
             provenance: Provenance::Fresh,
             attempts: 0,
@@ -89,18 +89,18 @@ impl CallResult {
 
     /// Returns true if the call was refused without an attempt. Such a response is never stored.
     pub fn is_refused(&self) -> bool {
-        let code = self.ended.as_ref().err().map(|failure| failure.code);
+        let code = self.outcome.as_ref().err().map(|failure| failure.code);
         self.attempts == 0 && code.is_some_and(|code| code.is_refusal() && code != Code::Cancelled)
     }
 
     /// Returns true if the response says that the outcome of the call is unknown.
     pub fn is_unknown_outcome(&self) -> bool {
-        self.ended.as_ref().is_err_and(|failure| failure.code.is_unknown_outcome())
+        self.outcome.as_ref().is_err_and(|failure| failure.code.is_unknown_outcome())
     }
 
     /// Returns true if calls that waited for this one are refused too: the reason is not a limit of its own caller.
     pub fn is_refused_for_all(&self) -> bool {
-        let code = self.ended.as_ref().err().map(|failure| failure.code);
+        let code = self.outcome.as_ref().err().map(|failure| failure.code);
         self.is_refused() && code != Some(Code::DeadlineExceeded)
     }
 

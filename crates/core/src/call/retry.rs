@@ -22,7 +22,7 @@ impl Call {
     pub(super) fn failed_attempt(
         &mut self,
         attempt: &AttemptInFlight,
-        said: FailureResponse,
+        response: FailureResponse,
         classified: Classification,
         cx: &mut StepContext<'_, '_>,
     ) -> NextStep {
@@ -35,7 +35,7 @@ impl Call {
         if self.may_have_run(&classified) && self.policy.modes.strongest() == EnforcementMode::Shadow {
             self.shadow_report.send(ShadowDecision::Failed(Code::OutcomeUnknown), cx.notices);
         }
-        let lost = self.is_lost_with_host(attempt, &said, cx.now);
+        let lost = self.is_lost_with_host(attempt, &response, cx.now);
         if lost {
             self.abandon(cx);
         }
@@ -46,7 +46,7 @@ impl Call {
             && attempt.cut != Some(CutReason::TooLong)
         {
             // The response, if no further attempt may start after the wait.
-            let failure = self.final_failure(said.clone(), &classified, None, attempt.cut, cx.now);
+            let failure = self.final_failure(response.clone(), &classified, None, attempt.cut, cx.now);
             self.last = Some((classified.clone(), failure));
             match self.retry(attempt, &classified, cx) {
                 Ok(step) => return step,
@@ -59,13 +59,13 @@ impl Call {
             cx.notices.push(CallNotice::RetryStopped { stop });
         }
         if self.is_recorded() && (self.may_have_run(&classified) || self.answers_our_cancel(&classified)) {
-            return self.lost_unknown(said, classified, cx);
+            return self.lost_unknown(response, classified, cx);
         }
-        let observed = said.observed;
-        let failure = self.final_failure(said, &classified, stop, attempt.cut, cx.now);
+        let observed = response.observed;
+        let failure = self.final_failure(response, &classified, stop, attempt.cut, cx.now);
         // Without a record, the end of the attempt cannot be known.
-        let unknown =
-            (failure.code == Code::OutcomeUnknown).then_some(UnknownOutcomeInfo { observed, ended: false });
+        let unknown = (failure.code == Code::OutcomeUnknown)
+            .then_some(UnknownOutcomeInfo { observed, is_final: false });
         let breaker = matches!(stop, Some(StopReason::Breaker(_)))
             .then(|| cx.shared.breaker.state(&self.policy.breaker, cx.now));
         let mut result = CallResult { breaker, unknown, ..self.failed(failure, cx.now) };
@@ -139,31 +139,31 @@ impl Call {
     /// Handles an attempt that has ended with an unknown outcome.
     fn lost_unknown(
         &mut self,
-        said: FailureResponse,
+        response: FailureResponse,
         classified: Classification,
         cx: &mut StepContext<'_, '_>,
     ) -> NextStep {
         // A server that answers a cancellation may continue its work all the same.
         let answers_our_cancel =
-            self.caller.has_cancelled() && said.observed == UnknownOutcomeReason::ErrorAnswer;
+            self.caller.has_cancelled() && response.observed == UnknownOutcomeReason::ErrorAnswer;
         let settles = if answers_our_cancel {
             SettleDelay::After(self.policy.settling.linger)
         } else {
-            settles_after(self.request.end, said.observed, &self.policy.settling)
+            settles_after(self.request.end, response.observed, &self.policy.settling)
         };
-        let why = GiveUpReason::Rule(classified.rule.clone());
+        let reason = GiveUpReason::Rule(classified.rule.clone());
         let settling = SettlingOutcome {
             attempt: None,
-            observed: said.observed,
-            words: said.words().map(Into::into),
-            output: said.output,
+            observed: response.observed,
+            words: response.words().map(Into::into),
+            output: response.output,
             severity: Some(classified.severity),
-            why,
+            reason,
             settles,
             by: None,
             cancel: false,
             receipt: None,
-            told_from: None,
+            answer_from: None,
             unsaved: false,
             save_at: None,
         };
@@ -199,8 +199,8 @@ impl Call {
             None => self.count_response(result, cx),
         };
         // A claim of a living process that is never released would stay for ever.
-        let kept = self.deferred_release().filter(|_| self.store != StoreState::FenceLost);
-        self.finish(result, kept.into_iter().collect(), cx)
+        let deferred = self.deferred_release().filter(|_| self.store != StoreState::FenceLost);
+        self.finish(result, deferred.into_iter().collect(), cx)
     }
 
     /// Ends a failed call: an answer of the tool is stored, a run that may have happened has an unknown outcome, and
@@ -214,8 +214,8 @@ impl Call {
         let severity = classified.map(|classified| classified.severity);
         let mistake = classified.and_then(|classified| classified.mistake);
         let result = self.count_run(result, severity, mistake, cx);
-        let Err(failure) = &result.ended else { return self.finish(result, Vec::new(), cx) };
-        let failure = as_kept(failure.clone(), classified);
+        let Err(failure) = &result.outcome else { return self.finish(result, Vec::new(), cx) };
+        let failure = as_stored(failure.clone(), classified);
         let is_too_large = classified.is_some_and(|classified| classified.code == Code::ResultTooLarge);
         match classified.map(|classified| classified.reach) {
             // Only if no other call finds it by its record.
@@ -229,9 +229,9 @@ impl Call {
             Some(AttemptReach::Answered) => self.save(result, RunOutcome::Failed(failure), cx),
             Some(AttemptReach::NotSent | AttemptReach::Refused | AttemptReach::Unknown) | None => {
                 // Refusals by Steadfast are never stored. Transient failures of the tool are, if the policy says so.
-                let kept =
+                let is_stored =
                     classified.is_some() && self.policy.dedupe.cache_failures == FailureReplayPolicy::All;
-                if kept {
+                if is_stored {
                     self.save(result, RunOutcome::Failed(failure), cx)
                 } else {
                     self.release(result, Vec::new(), cx)
@@ -243,7 +243,7 @@ impl Call {
 
 /// Returns the failure as other callers may get it: the failure of the tool, without the effect of the breaker or of
 /// this caller's deadline.
-fn as_kept(failure: CallFailure, classified: Option<&Classification>) -> CallFailure {
+fn as_stored(failure: CallFailure, classified: Option<&Classification>) -> CallFailure {
     match (failure.code, classified) {
         (Code::CircuitOpen | Code::DeadlineExceeded, Some(classified)) => {
             CallFailure { code: classified.code, rule: Some(classified.rule.clone()), ..failure }

@@ -125,11 +125,11 @@ impl Call {
             attempt.release_permits(cx.shared);
         }
         if std::mem::take(&mut settling.cancel) && settling.attempt.is_some() {
-            settling.told_from = Some(cx.now + LAST_WORDS);
+            settling.answer_from = Some(cx.now + LAST_WORDS);
             self.state = State::Settling(settling);
             return NextStep::CancelUpstream;
         }
-        if self.is_to_be_told(&settling, cx.now) {
+        if self.is_response_due(&settling, cx.now) {
             return self.answer_unknown(settling, cx);
         }
         if self.is_done_with(&settling, cx.now) {
@@ -140,7 +140,7 @@ impl Call {
     }
 
     /// Returns true if the caller gets its response now: it is final, or the caller's time is up.
-    fn is_to_be_told(&self, settling: &SettlingOutcome, now: Timestamp) -> bool {
+    fn is_response_due(&self, settling: &SettlingOutcome, now: Timestamp) -> bool {
         self.caller.is_waiting()
             && settling.speaks_until().is_none_or(|until| until <= now)
             && (settling.is_settled(now) || !self.can_wait(settling.end(now), now))
@@ -186,9 +186,9 @@ impl Call {
     /// Returns the time at which something is due while the outcome settles.
     pub(super) fn settling_wakes_at(&self, settling: &SettlingOutcome) -> Option<Timestamp> {
         let waiting = self.caller.is_waiting();
-        let told = |at: Timestamp| settling.speaks_until().map_or(at, |until| until.max(at));
-        let until = waiting.then(|| told(self.waits_until()));
-        let by = settling.by.filter(|_| waiting).map(told);
+        let answer_time = |at: Timestamp| settling.speaks_until().map_or(at, |until| until.max(at));
+        let until = waiting.then(|| answer_time(self.waits_until()));
+        let by = settling.by.filter(|_| waiting).map(answer_time);
         let leaves =
             settling.by.filter(|_| settling.attempt.as_ref().is_some_and(AttemptInFlight::has_permits));
         let save_at = settling.save_at.filter(|_| settling.unsaved && settling.attempt.is_some());
@@ -201,7 +201,7 @@ impl Call {
     }
 
     /// Handles the end of the attempt: it can no longer take effect.
-    pub(super) fn end_was_seen(
+    pub(super) fn handle_attempt_end(
         &mut self,
         mut settling: Box<SettlingOutcome>,
         cx: &mut StepContext<'_, '_>,
@@ -222,10 +222,10 @@ impl Call {
         outcome: AttemptReport,
         cx: &mut StepContext<'_, '_>,
     ) -> NextStep {
-        if let Some(heard) = self.unsent(&outcome, cx.now)
+        if let Some(unsent) = self.unsent(&outcome, cx.now)
             && let Some(attempt) = settling.attempt.take()
         {
-            return self.never_sent(attempt, heard, cx);
+            return self.never_sent(attempt, unsent, cx);
         }
         match (settling.attempt.take(), outcome) {
             // A tool that asks for input, or was never reached, has done nothing.
@@ -263,8 +263,8 @@ impl Call {
             // Nothing more can become known about the attempt.
             (CallerState::Waiting, Some(result)) if settling.attempt.is_none() && settling.by.is_some() => {
                 self.abandon(cx);
-                let kept = self.unsaved(&mut settling, cx.now);
-                self.finish(result, kept, cx)
+                let deferred = self.unsaved(&mut settling, cx.now);
+                self.finish(result, deferred, cx)
             }
             (CallerState::Waiting, Some(result)) => {
                 self.answer_early(State::Settling(settling), result, UpstreamSignal::NoSignal, cx.notices)
@@ -309,8 +309,8 @@ impl Call {
     ) -> NextStep {
         self.drop_attempt(&mut settling, cx);
         let result = self.unknown_result(&settling, cx);
-        let kept = self.unsaved(&mut settling, cx.now);
-        self.finish(result, kept, cx)
+        let deferred = self.unsaved(&mut settling, cx.now);
+        self.finish(result, deferred, cx)
     }
 
     /// Returns the save command that is still due.
@@ -323,8 +323,8 @@ impl Call {
             // leash, and the work that it passed on is over.
             SettleDelay::WhenOwnerReports => {
                 let settling = &self.policy.settling;
-                let ended = settling.child_stop_time() + settling.after_child();
-                SettleDelay::After(ended.max(settling.linger))
+                let child_end = settling.child_stop_time() + settling.after_child();
+                SettleDelay::After(child_end.max(settling.linger))
             }
             settles @ (SettleDelay::After(_) | SettleDelay::Settled) => settles,
         };
@@ -345,7 +345,7 @@ impl Call {
             runs_in: self.runs_again_in(),
         };
         let failure = messages::outcome_unknown(&self.request.reads, &self.policy, unknown);
-        let failure = match &settling.why {
+        let failure = match &settling.reason {
             GiveUpReason::Cut(cut) => messages::cut_unknown(failure, &self.policy, *cut),
             GiveUpReason::Rule(rule) => failure.with_rule(rule.clone()),
         };
@@ -356,7 +356,7 @@ impl Call {
         };
         let receipt = settling.receipt.clone().filter(|_| end == SettleStatus::Settled);
         let unknown =
-            Some(UnknownOutcomeInfo { observed: settling.observed, ended: end == SettleStatus::Settled });
+            Some(UnknownOutcomeInfo { observed: settling.observed, is_final: end == SettleStatus::Settled });
         let result = CallResult { recorded, receipt, unknown, ..self.failed(failure, cx.now) };
         match settling.severity {
             Some(severity) => self.count_run(result, Some(severity), None, cx),

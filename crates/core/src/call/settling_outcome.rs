@@ -22,7 +22,7 @@ pub(super) struct SettlingOutcome {
     /// Severity for trust and scores; `None` if the outcome says nothing about the tool.
     pub(super) severity: Option<Severity>,
     /// The reason that the caller gets.
-    pub(super) why: GiveUpReason,
+    pub(super) reason: GiveUpReason,
     /// Settling time, as recorded.
     pub(super) settles: SettleDelay,
     /// Time from which the attempt can no longer take effect, by the local clock; `None` if its end will be seen.
@@ -31,7 +31,7 @@ pub(super) struct SettlingOutcome {
     pub(super) cancel: bool,
     pub(super) receipt: Option<DeliveryReceipt>,
     /// Time before which the tool may still report that the attempt was never sent. The caller is not answered earlier.
-    pub(super) told_from: Option<Timestamp>,
+    pub(super) answer_from: Option<Timestamp>,
     /// True if the store could not record the outcome.
     pub(super) unsaved: bool,
     /// Time of the next try to record it.
@@ -59,7 +59,7 @@ impl SettlingOutcome {
 
     /// Returns the time until which an attempt that was asked to stop may report that it was never sent.
     pub(super) fn speaks_until(&self) -> Option<Timestamp> {
-        self.told_from.filter(|_| self.attempt.is_some())
+        self.answer_from.filter(|_| self.attempt.is_some())
     }
 
     /// Returns the rest of the settling time.

@@ -122,7 +122,7 @@ pub(super) enum State {
     },
     Releasing {
         result: Box<CallResult>,
-        kept: Vec<DeferredWrite>,
+        deferred: Vec<DeferredWrite>,
     },
     Finished,
 }

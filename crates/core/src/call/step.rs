@@ -280,7 +280,7 @@ pub enum UpstreamSignal {
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallResult {
     /// The result of the tool, or the failure.
-    pub ended: Result<ToolOutput, CallFailure>,
+    pub outcome: Result<ToolOutput, CallFailure>,
     /// Stage that the response belongs to: the result itself, or a question that comes before it.
     pub stage: ResultStage,
     /// Origin of the result.
@@ -313,7 +313,7 @@ pub struct UnknownOutcomeInfo {
     /// Observation about the attempt.
     pub observed: UnknownOutcomeReason,
     /// True if the attempt can no longer take effect.
-    pub ended: bool,
+    pub is_final: bool,
 }
 
 /// The stage of the call that a response belongs to.

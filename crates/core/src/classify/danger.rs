@@ -133,7 +133,7 @@ impl OperandRequirement {
             Self::Anything => true,
             Self::SystemFolder => operands.any(|word| is_system_folder(word)),
             Self::Device => operands.any(|word| is_device(word.strip_prefix("of=").unwrap_or(word))),
-            Self::Words(words) => operands.any(|word| words.iter().any(|wanted| wanted == word)),
+            Self::Words(words) => operands.any(|word| words.iter().any(|listed| listed == word)),
         }
     }
 }

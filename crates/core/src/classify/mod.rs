@@ -40,11 +40,11 @@ use crate::code::Code;
 pub fn classify(fault: &AttemptFault, overrides: &Overrides, now: Timestamp) -> Classification {
     let facts = text::FaultFacts::of(fault);
     let built_in = rules::decide(fault, &facts, overrides.unknown());
-    let told = fault.retry_after.and_then(|asked| asked.resolve(now));
+    let retry_after = fault.retry_after.and_then(|requested| requested.resolve(now));
     let Some((index, rule)) = overrides.first_match(&facts) else {
-        return built_in.into_classified(told);
+        return built_in.into_classified(retry_after);
     };
-    let mut decided = built_in.into_classified(told.or(rule.retry_after));
+    let mut decided = built_in.into_classified(retry_after.or(rule.retry_after));
     rule.apply(&mut decided);
     decided.rule = rule.display_name(index);
     decided

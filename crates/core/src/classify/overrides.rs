@@ -230,14 +230,14 @@ impl CompiledOverride {
     }
 }
 
-fn allows<T: PartialEq>(wanted: &Option<T>, found: Option<T>) -> bool {
-    wanted.is_none() || *wanted == found
+fn allows<T: PartialEq>(required: &Option<T>, found: Option<T>) -> bool {
+    required.is_none() || *required == found
 }
 
 fn compile(pattern: &str) -> Result<Regex, OverrideProblem> {
     if pattern.is_empty() || pattern.len() > LONGEST_PATTERN {
-        let why = format!("it has {} bytes, 1 to {LONGEST_PATTERN} are allowed", pattern.len());
-        return Err(OverrideProblem::Pattern(why));
+        let reason = format!("it has {} bytes, 1 to {LONGEST_PATTERN} are allowed", pattern.len());
+        return Err(OverrideProblem::Pattern(reason));
     }
     RegexBuilder::new(pattern)
         .size_limit(PATTERN_MEMORY)
@@ -385,8 +385,8 @@ mod tests {
             (AttemptReach::Refused, Some(Duration::from_secs(7)))
         );
 
-        let told = AttemptFault { retry_after: super::super::RetryAfter::parse("2"), ..fault };
-        assert_eq!(classify(&told, &overrides, Timestamp::ZERO).retry_after, Some(Duration::from_secs(2)));
+        let delayed = AttemptFault { retry_after: super::super::RetryAfter::parse("2"), ..fault };
+        assert_eq!(classify(&delayed, &overrides, Timestamp::ZERO).retry_after, Some(Duration::from_secs(2)));
 
         // Unknown responses become transient, and a transient failure is not a mistake of the model.
         let plain = Overrides::new(vec![rule(text("."), FaultNature::Transient)]).unwrap();

@@ -248,8 +248,8 @@ mod tests {
     #[test]
     fn rp_1_the_target_of_a_call_is_recorded_without_its_arguments() {
         let summary = argument_summary(&Signature("svc/get|command=git|url=host.example/x".into()));
-        let told: Vec<_> = summary.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        assert_eq!(told, [("command", "git"), ("url", "host.example/x")]);
+        let actual: Vec<_> = summary.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        assert_eq!(actual, [("command", "git"), ("url", "host.example/x")]);
         assert!(argument_summary(&Signature("svc/get".into())).is_empty());
     }
 

@@ -75,7 +75,7 @@ mod tests {
             (Some("tomorrow"), None, None),
             (None, None, None),
         ] {
-            let read = RetryAfter::from_headers(header, ms).and_then(|asked| asked.resolve(now));
+            let read = RetryAfter::from_headers(header, ms).and_then(|requested| requested.resolve(now));
             assert_eq!(read, wait, "{header:?} {ms:?}");
         }
     }
@@ -83,13 +83,13 @@ mod tests {
     #[test]
     fn an_absurd_wait_is_bounded() {
         let endless = "9".repeat(400);
-        for asked in [
+        for requested in [
             RetryAfter::parse(&endless),
             RetryAfter::parse_ms(&endless),
             Some(RetryAfter::Delay(Duration::MAX)),
             Some(RetryAfter::At(Timestamp::MAX)),
         ] {
-            assert_eq!(asked.and_then(|asked| asked.resolve(Timestamp::ZERO)), Some(LONGEST));
+            assert_eq!(requested.and_then(|requested| requested.resolve(Timestamp::ZERO)), Some(LONGEST));
         }
     }
 }

@@ -37,7 +37,7 @@ pub(super) fn decide(fault: &AttemptFault, facts: &FaultFacts<'_>, unknown: Faul
         FaultSource::WebSocket { code } => {
             let verdict = web_socket(code, unknown);
             match (code, text::decide(facts)) {
-                (4000.., Some((said, rule))) => said.by(rule),
+                (4000.., Some((text_verdict, rule))) => text_verdict.by(rule),
                 _ => verdict.by(format!("websocket.{code}")),
             }
         }
@@ -85,7 +85,7 @@ fn transport(
         }
         TransportError::Tls => lost(reach).by("transport.tls"),
         TransportError::Other => match text::decide(facts) {
-            Some((said, rule)) => said.reaching(reach).by(rule),
+            Some((text_verdict, rule)) => text_verdict.reaching(reach).by(rule),
             None => of_unknown_transport(reach, unknown),
         },
     }
@@ -126,8 +126,8 @@ fn json_rpc(code: i64, facts: &FaultFacts<'_>, unknown: FaultNature) -> RuleDeci
     if let Some(decision) = json_rpc_by_code(code, facts) {
         return decision;
     }
-    if let Some((said, rule)) = text::decide(facts) {
-        return said.by(rule);
+    if let Some((text_verdict, rule)) = text::decide(facts) {
+        return text_verdict.by(rule);
     }
     if code == -32001 {
         // A local timeout and a forgotten session share this number. Both are errors of the transport.

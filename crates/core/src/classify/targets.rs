@@ -37,7 +37,7 @@ impl<'d> ArgumentTargets<'d> {
         let mut ranked: Vec<(usize, JsonValue<'d>)> = entries
             .filter_map(|(name, value)| {
                 let name = FoldedName::of(name)?;
-                Some((NAMES.iter().position(|(_, wanted)| *wanted == name)?, value))
+                Some((NAMES.iter().position(|(_, known)| *known == name)?, value))
             })
             .collect();
         ranked.sort_by_key(|(rank, _)| *rank);
@@ -48,8 +48,8 @@ impl<'d> ArgumentTargets<'d> {
     }
 
     /// Returns the parameters of this kind. The first has the highest priority.
-    pub(super) fn all(&self, wanted: ArgumentTargetKind) -> impl Iterator<Item = JsonValue<'d>> {
-        self.found.iter().filter(move |(aim, _)| *aim == wanted).map(|(_, value)| *value)
+    pub(super) fn all(&self, kind: ArgumentTargetKind) -> impl Iterator<Item = JsonValue<'d>> {
+        self.found.iter().filter(move |(aim, _)| *aim == kind).map(|(_, value)| *value)
     }
 
     /// Returns the commands that the call would start.
@@ -95,29 +95,29 @@ impl<'d> ArgumentTargets<'d> {
 
 /// The parameter names that tools use for targets. For each kind, the first that is present counts.
 const NAMES: &[(ArgumentTargetKind, FoldedName)] = &[
-    (ArgumentTargetKind::Url, FoldedName::wanted("url")),
-    (ArgumentTargetKind::Url, FoldedName::wanted("uri")),
-    (ArgumentTargetKind::Url, FoldedName::wanted("endpoint")),
-    (ArgumentTargetKind::Url, FoldedName::wanted("href")),
-    (ArgumentTargetKind::Url, FoldedName::wanted("baseurl")),
-    (ArgumentTargetKind::Path, FoldedName::wanted("path")),
-    (ArgumentTargetKind::Path, FoldedName::wanted("filepath")),
-    (ArgumentTargetKind::Path, FoldedName::wanted("file")),
-    (ArgumentTargetKind::Path, FoldedName::wanted("filename")),
-    (ArgumentTargetKind::Path, FoldedName::wanted("absolutepath")),
-    (ArgumentTargetKind::Path, FoldedName::wanted("notebookpath")),
-    (ArgumentTargetKind::Path, FoldedName::wanted("directory")),
-    (ArgumentTargetKind::Path, FoldedName::wanted("dir")),
-    (ArgumentTargetKind::Path, FoldedName::wanted("folder")),
-    (ArgumentTargetKind::Command, FoldedName::wanted("command")),
-    (ArgumentTargetKind::Command, FoldedName::wanted("cmd")),
-    (ArgumentTargetKind::Command, FoldedName::wanted("commandline")),
-    (ArgumentTargetKind::Command, FoldedName::wanted("shellcommand")),
-    (ArgumentTargetKind::Command, FoldedName::wanted("script")),
-    (ArgumentTargetKind::Command, FoldedName::wanted("argv")),
-    (ArgumentTargetKind::Commands, FoldedName::wanted("commands")),
-    (ArgumentTargetKind::Arguments, FoldedName::wanted("args")),
-    (ArgumentTargetKind::Arguments, FoldedName::wanted("arguments")),
+    (ArgumentTargetKind::Url, FoldedName::known("url")),
+    (ArgumentTargetKind::Url, FoldedName::known("uri")),
+    (ArgumentTargetKind::Url, FoldedName::known("endpoint")),
+    (ArgumentTargetKind::Url, FoldedName::known("href")),
+    (ArgumentTargetKind::Url, FoldedName::known("baseurl")),
+    (ArgumentTargetKind::Path, FoldedName::known("path")),
+    (ArgumentTargetKind::Path, FoldedName::known("filepath")),
+    (ArgumentTargetKind::Path, FoldedName::known("file")),
+    (ArgumentTargetKind::Path, FoldedName::known("filename")),
+    (ArgumentTargetKind::Path, FoldedName::known("absolutepath")),
+    (ArgumentTargetKind::Path, FoldedName::known("notebookpath")),
+    (ArgumentTargetKind::Path, FoldedName::known("directory")),
+    (ArgumentTargetKind::Path, FoldedName::known("dir")),
+    (ArgumentTargetKind::Path, FoldedName::known("folder")),
+    (ArgumentTargetKind::Command, FoldedName::known("command")),
+    (ArgumentTargetKind::Command, FoldedName::known("cmd")),
+    (ArgumentTargetKind::Command, FoldedName::known("commandline")),
+    (ArgumentTargetKind::Command, FoldedName::known("shellcommand")),
+    (ArgumentTargetKind::Command, FoldedName::known("script")),
+    (ArgumentTargetKind::Command, FoldedName::known("argv")),
+    (ArgumentTargetKind::Commands, FoldedName::known("commands")),
+    (ArgumentTargetKind::Arguments, FoldedName::known("args")),
+    (ArgumentTargetKind::Arguments, FoldedName::known("arguments")),
 ];
 
 /// A name in lower case without `_` and `-`, so that `file_path` and `filePath` are the same. Holds up to sixteen
@@ -137,7 +137,7 @@ impl FoldedName {
     }
 
     /// Returns a known name that is already written in folded form.
-    const fn wanted(name: &str) -> Self {
+    const fn known(name: &str) -> Self {
         let (mut folded, mut rest) = (0, name.as_bytes());
         assert!(rest.len() <= 16);
         while let [letter, behind @ ..] = rest {

@@ -369,9 +369,9 @@ fn the_progress_of_a_call_follows_the_one_list() {
     for status in 0..1000 {
         let proved = matches!(status, 413 | 429);
         assert_eq!(classified(http(status), "").reach.proves_not_run(), proved, "{status}");
-        let asked =
+        let fault =
             AttemptFault { retry_after: RetryAfter::parse("1"), ..AttemptFault::new(http(status), "") };
-        let decided = classify(&asked, &Overrides::default(), Timestamp::ZERO);
+        let decided = classify(&fault, &Overrides::default(), Timestamp::ZERO);
         assert_eq!(decided.reach.proves_not_run(), proved || status == 503, "{status} with Retry-After");
         assert_eq!(decided.retry_after, Some(Duration::from_secs(1)));
     }

@@ -44,7 +44,7 @@ impl<'f> FaultFacts<'f> {
     pub(super) fn of(fault: &'f AttemptFault) -> Self {
         let head = cut(&fault.message, SEARCHED);
         let body = error_body(&fault.message);
-        let (body_status, said) = match body {
+        let (body_status, statement) = match body {
             Some((status, message)) => (status, Cow::Owned(statement(&message).into_owned())),
             None => (None, statement(head)),
         };
@@ -56,7 +56,7 @@ impl<'f> FaultFacts<'f> {
             json_rpc: None,
             close: None,
             head,
-            statement: said,
+            statement,
         };
         facts.status = facts.status.or_else(|| number_by(&facts, &*STATUSES));
         facts.json_rpc = number_by(&facts, std::slice::from_ref(&*RPC_CODE));

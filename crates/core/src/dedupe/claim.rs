@@ -61,7 +61,7 @@ pub struct Claim {
     /// Time since the arrival. Clocks of two machines are never compared.
     pub age: Duration,
     /// Longest time after this claim until the driver has observed the end of an attempt, if it can observe it.
-    pub seen_end_within: Option<Duration>,
+    pub end_observed_within: Option<Duration>,
     /// Id of the run, used if this is the first run.
     pub run: RunId,
     /// Settings of the table.
@@ -117,7 +117,7 @@ impl Claim {
             best_effort: false,
             arrived: now,
             age: Duration::ZERO,
-            seen_end_within: None,
+            end_observed_within: None,
             run: record.run.clone(),
             rules,
             tool: record.tool.clone(),

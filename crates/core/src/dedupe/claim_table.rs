@@ -205,7 +205,7 @@ fn done_is_replayed(
         }
         (ClaimColumn::Equal, Some(_)) => {
             let differing_ids = match (record.call_id, claim.address.call_id()) {
-                (Some(theirs), Some(ours)) => theirs != ours,
+                (Some(recorded), Some(requested)) => recorded != requested,
                 (None, _) | (_, None) => false,
             };
             let overlap = claim.rules.double_dispatch && overlaps(claim, record, known, now);
@@ -218,10 +218,10 @@ fn done_is_replayed(
 /// that it sent itself. For all others, including those of another engine or process, the age of the call shows if it
 /// arrived before the result was saved. Both times are taken from the clock of the store.
 fn overlaps(claim: &Claim, record: &DedupeRecord, known: &LocalKnowledge, now: Timestamp) -> bool {
-    let came_before_the_save = now.since(record.updated) < claim.age;
+    let arrived_before_save = now.since(record.updated) < claim.age;
     known.overlapped.contains(&record.owner)
         // A response that could not be saved at once was sent before it was saved.
-        || came_before_the_save && !known.answered_unsaved.contains(&record.owner)
+        || arrived_before_save && !known.answered_unsaved.contains(&record.owner)
 }
 
 fn failure_is_replayed(claim: &Claim, failure: &CallFailure, column: ClaimColumn) -> Option<ReplayReason> {
@@ -229,12 +229,12 @@ fn failure_is_replayed(claim: &Claim, failure: &CallFailure, column: ClaimColumn
         ClaimColumn::Waiter => Some(ReplayReason::Waited),
         ClaimColumn::CallId | ClaimColumn::Equal => None,
         ClaimColumn::Explicit => {
-            let kept = match claim.rules.cache_failures {
+            let is_replayed = match claim.rules.cache_failures {
                 FailureReplayPolicy::None => false,
                 FailureReplayPolicy::Terminal => failure.terminal,
                 FailureReplayPolicy::All => !(claim.best_effort && failure.retriable),
             };
-            kept.then_some(ReplayReason::SameKey)
+            is_replayed.then_some(ReplayReason::SameKey)
         }
     }
 }
@@ -342,7 +342,7 @@ fn acquire(
         digest: claim.digest,
         run: taken.or(again).map_or_else(|| claim.run.clone(), |record| record.run.clone()),
         lease: Lease::Until(now + claim.rules.keep.lease),
-        seen_end_by: claim.seen_end_within.map(|span| now + span),
+        end_observed_by: claim.end_observed_within.map(|span| now + span),
         delivered: None,
         version: before.map_or(1, |record| record.version + 1),
         arrived: again.map_or(claim.arrived, |record| record.arrived),

@@ -38,8 +38,8 @@ impl Delivery {
     }
 
     /// Returns `Some(true)` if the response has arrived, `Some(false)` if it never will, and `None` while that is open.
-    pub fn has_arrived(self, heard: DeliverySignal, now: Timestamp) -> Option<bool> {
-        match heard {
+    pub fn has_arrived(self, signal: DeliverySignal, now: Timestamp) -> Option<bool> {
+        match signal {
             DeliverySignal::Message => Some(true),
             DeliverySignal::CancelOfThisCall | DeliverySignal::Closed => Some(false),
             DeliverySignal::StillOpen => (now.since(self.written) >= Self::STILL_OPEN).then_some(true),
@@ -60,14 +60,14 @@ mod tests {
     fn a_response_has_arrived_when_its_connection_sends_again_or_stays_open() {
         let at = Timestamp::from_millis;
         let delivery = Delivery::written(at(1000));
-        for (heard, now, arrived) in [
+        for (signal, now, arrived) in [
             (DeliverySignal::Message, 1001, Some(true)),
             (DeliverySignal::CancelOfThisCall, 1001, Some(false)),
             (DeliverySignal::Closed, 9000, Some(false)),
             (DeliverySignal::StillOpen, 5999, None),
             (DeliverySignal::StillOpen, 6000, Some(true)),
         ] {
-            assert_eq!(delivery.has_arrived(heard, at(now)), arrived, "{heard:?} at {now}");
+            assert_eq!(delivery.has_arrived(signal, at(now)), arrived, "{signal:?} at {now}");
         }
         assert_eq!(delivery.next_check(), at(6000));
     }

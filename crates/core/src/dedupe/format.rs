@@ -226,7 +226,7 @@ impl<'r> From<&'r DedupeRecord> for StoredRecord<'r> {
                 Lease::Record => None,
                 Lease::Until(until) => Some(until),
             },
-            seen_end_by_ms: record.seen_end_by,
+            seen_end_by_ms: record.end_observed_by,
             unknown: match &record.state {
                 DedupeState::Unknown(unknown) => Some(StoredUnknownOutcome::of(unknown)),
                 DedupeState::Inflight
@@ -293,7 +293,7 @@ impl TryFrom<StoredRecord<'_>> for DedupeRecord {
             digest: stored.request.params_digest,
             run: stored.run.into_owned(),
             lease: stored.lock_until_ms.map_or(Lease::Record, Lease::Until),
-            seen_end_by: stored.seen_end_by_ms,
+            end_observed_by: stored.seen_end_by_ms,
             delivered: stored.delivered_at_ms,
             version: stored.version,
             arrived: stored.arrived_at_ms,

@@ -53,7 +53,7 @@ pub struct CommitNote {
     /// Last commit that was noted.
     pub last: Commit,
     /// True if later commits may have been made without a note, and the log that held them is gone.
-    pub log_is_gone: bool,
+    pub log_is_missing: bool,
     /// True if an older file is combined with the log of a newer one. Commits may be missing from both, although later
     /// ones are present.
     pub file_is_older: bool,
@@ -138,7 +138,7 @@ pub fn detect_loss(
             CommitHistory::UpTo(_) if noted.is_some_and(|noted| noted.file_is_older) => {
                 Some(loss(LossCause::Behind, None))
             }
-            CommitHistory::UpTo(found) if noted.is_some_and(|noted| noted.log_is_gone) => {
+            CommitHistory::UpTo(found) if noted.is_some_and(|noted| noted.log_is_missing) => {
                 Some(loss(LossCause::LogMissing, known_time(found.at)))
             }
             // The note is written before the first commit is counted, which gives the store a time.
@@ -276,9 +276,9 @@ mod tests {
     fn a_loss_is_detected_by_marker_number_missing_log_and_note() {
         use CommitHistory::{Nothing, Unusable, UpTo};
         use CommitNoteState::{Damaged, Missing, Sound};
-        let note = CommitNote { last: commit(1, 5), log_is_gone: false, file_is_older: false };
+        let note = CommitNote { last: commit(1, 5), log_is_missing: false, file_is_older: false };
         let noted = |marker, number| Sound(CommitNote { last: commit(marker, number), ..note });
-        let log_is_gone = Sound(CommitNote { log_is_gone: true, ..note });
+        let log_is_missing = Sound(CommitNote { log_is_missing: true, ..note });
         let file_is_older = Sound(CommitNote { file_is_older: true, ..note });
         // A store without commits has no time.
         let fresh = Commit { number: 1, at: Timestamp::ZERO, ..commit(1, 1) };
@@ -300,8 +300,8 @@ mod tests {
             (UpTo(commit(2, 9)), noted(1, 0), None, None),
             (Unusable, Missing, None, Some((LossCause::Unusable, None))),
             (Unusable, noted(1, 5), None, Some((LossCause::Unusable, Some(5)))),
-            (UpTo(commit(1, 9)), log_is_gone, None, Some((LossCause::LogMissing, None))),
-            (UpTo(commit(1, 4)), log_is_gone, None, Some((LossCause::Behind, Some(1)))),
+            (UpTo(commit(1, 9)), log_is_missing, None, Some((LossCause::LogMissing, None))),
+            (UpTo(commit(1, 4)), log_is_missing, None, Some((LossCause::Behind, Some(1)))),
             (UpTo(commit(1, 5)), file_is_older, None, Some((LossCause::Behind, None))),
             // The knowledge of this process also counts if the note is gone or behind.
             (Nothing, Missing, Some(commit(1, 5)), Some((LossCause::Missing, Some(5)))),
@@ -311,8 +311,8 @@ mod tests {
             (UpTo(commit(2, 1)), noted(2, 1), Some(commit(1, 5)), None),
         ] {
             let loss = detect_loss(found, note, known, NOW);
-            let seen = loss.map(|loss| (loss.cause, loss.commits));
-            assert_eq!(seen, expected, "{found:?} {note:?} {known:?}");
+            let actual = loss.map(|loss| (loss.cause, loss.commits));
+            assert_eq!(actual, expected, "{found:?} {note:?} {known:?}");
         }
     }
 
@@ -321,7 +321,7 @@ mod tests {
         let noted = |number| {
             CommitNoteState::Sound(CommitNote {
                 last: commit(1, number),
-                log_is_gone: false,
+                log_is_missing: false,
                 file_is_older: false,
             })
         };
@@ -333,7 +333,7 @@ mod tests {
         let both = second.after(Some(first));
         assert_eq!((both.cause, both.commits, both.after), (LossCause::Behind, Some(9), None));
         assert_eq!(RecordLoss::from_text(&both.to_text()), Some(both.clone()));
-        let said = both.to_string();
-        assert!(said.contains("at least 9 commits") && said.contains("old"), "{said}");
+        let text = both.to_string();
+        assert!(text.contains("at least 9 commits") && text.contains("old"), "{text}");
     }
 }

@@ -35,10 +35,10 @@ pub fn decide_start(
         Some(record) if record.started => DedupeDecision::only(StartVerdict::Started),
         Some(record) => {
             // The claim counted from its own time.
-            let seen_end_by = record.seen_end_by.map(|by| by + now.since(record.created));
+            let end_observed_by = record.end_observed_by.map(|by| by + now.since(record.created));
             let version = record.version + 1;
             let started =
-                DedupeRecord { started: true, version, updated: now, seen_end_by, ..record.clone() };
+                DedupeRecord { started: true, version, updated: now, end_observed_by, ..record.clone() };
             DedupeDecision { verdict: StartVerdict::Started, write: put(started, IndexUpdate::Keep) }
         }
     }
@@ -161,8 +161,8 @@ pub fn decide_save(
                 (record, IndexUpdate::Keep)
             }
             // Of two times at which it settles, the more precise one counts.
-            (DedupeState::Unknown(known), RunOutcome::Unknown(said))
-                if said.settles.at(now).is_more_precise_than(known.settles) =>
+            (DedupeState::Unknown(known), RunOutcome::Unknown(reported))
+                if reported.settles.at(now).is_more_precise_than(known.settles) =>
             {
                 (record, IndexUpdate::Keep)
             }
@@ -189,7 +189,7 @@ pub fn decide_save(
         }
     };
     // A final response that has arrived stays final.
-    let told_before = match &base.state {
+    let delivered_before = match &base.state {
         DedupeState::Unknown(unknown) if unknown.is_settled(now) => base.delivered,
         DedupeState::Unknown(_)
         | DedupeState::Inflight
@@ -197,13 +197,13 @@ pub fn decide_save(
         | DedupeState::Failed(_)
         | DedupeState::Cancelled => None,
     };
-    let told_before = told_before.filter(|_| matches!(state, DedupeState::Unknown(_)));
+    let delivered_before = delivered_before.filter(|_| matches!(state, DedupeState::Unknown(_)));
     let skip = save.attempts.len().saturating_sub(DedupeRecord::MOST_ATTEMPTS);
     let attempts = save.attempts.iter().skip(skip).cloned().collect();
     let saved = DedupeRecord {
         started: true,
         attempts,
-        delivered: save.delivered.or(told_before),
+        delivered: save.delivered.or(delivered_before),
         ..base.after_write(state, &save.keep, save.hold, now)
     };
     DedupeDecision { verdict: SaveVerdict::Saved(saved.receipt()), write: put(saved, index) }
@@ -280,13 +280,13 @@ pub struct ResolutionRequest {
     /// resolves the record, whatever run it holds.
     pub of: Option<ClaimOwner>,
     /// True if the run counts as not run only after its end was observed, and not only after its longest possible time.
-    pub needs_seen_end: bool,
+    pub requires_observed_end: bool,
 }
 
 impl ResolutionRequest {
     /// Returns the request of an operator.
     pub fn by_operator(key: RecordKey, resolution: Resolution) -> Self {
-        Self { key, resolution, of: None, needs_seen_end: false }
+        Self { key, resolution, of: None, requires_observed_end: false }
     }
 }
 
@@ -317,7 +317,7 @@ pub fn decide_resolve(
         return DedupeDecision::only(ResolveVerdict::NotUnknown);
     };
     let is_settled = match unknown.settles {
-        SettleTime::By(_) if resolve.needs_seen_end => false,
+        SettleTime::By(_) if resolve.requires_observed_end => false,
         SettleTime::By(_) | SettleTime::WhenOwnerReports | SettleTime::Settled => unknown.is_settled(now),
     };
     let left = match (resolve.resolution, unknown.settles) {

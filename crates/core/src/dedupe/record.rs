@@ -136,7 +136,7 @@ impl SettleTime {
             (Self::Settled, Self::By(_) | Self::WhenOwnerReports) | (Self::By(_), Self::WhenOwnerReports) => {
                 true
             }
-            (Self::By(said), Self::By(known)) => said < known,
+            (Self::By(new), Self::By(known)) => new < known,
             (Self::Settled | Self::By(_), Self::Settled) => false,
             (Self::WhenOwnerReports, _) => false,
         }
@@ -272,7 +272,7 @@ pub struct DedupeRecord {
     /// Lease of the claim.
     pub lease: Lease,
     /// Latest time at which the owner will have observed the end of an attempt, if it can observe it.
-    pub seen_end_by: Option<Timestamp>,
+    pub end_observed_by: Option<Timestamp>,
     /// Time at which the current result reached a client.
     pub delivered: Option<Timestamp>,
     /// Version of the record. Grows with each write.

@@ -128,9 +128,9 @@ impl MemoryRecords {
         match write {
             RecordWrite::Nothing => {}
             RecordWrite::Put { record, index, remove } => {
-                for gone in remove {
-                    self.records.remove(&gone);
-                    self.changed.push(gone);
+                for removed in remove {
+                    self.records.remove(&removed);
+                    self.changed.push(removed);
                 }
                 if let Some(entry) = record.index {
                     let points = match index {

@@ -107,7 +107,7 @@ fn claim(column: ClaimTestColumn) -> Claim {
         best_effort: false,
         arrived: NOW,
         age: Duration::ZERO,
-        seen_end_within: None,
+        end_observed_within: None,
         run: RunId("run-2".into()),
         rules: DedupeRules::from(&policy()),
         tool: tool(),
@@ -140,7 +140,7 @@ fn record(column: ClaimTestColumn, state: DedupeState) -> DedupeRecord {
         digest: Digest::of(b"arguments"),
         run: RunId("run-1".into()),
         lease: Lease::Until(NOW + SECOND),
-        seen_end_by: None,
+        end_observed_by: None,
         delivered: None,
         version: 7,
         arrived: long_ago,
@@ -163,13 +163,13 @@ fn decide(
     record: Option<&DedupeRecord>,
     sight: LeaseOwnerState,
 ) -> ClaimDecision {
-    let seen = record.map(|record| (record, sight));
+    let found_record = record.map(|record| (record, sight));
     let found = match column {
         ClaimTestColumn::Explicit | ClaimTestColumn::CallId => {
-            FoundRecords { own: seen, ..FoundRecords::default() }
+            FoundRecords { own: found_record, ..FoundRecords::default() }
         }
-        ClaimTestColumn::Equal => FoundRecords { indexed: seen, ..FoundRecords::default() },
-        ClaimTestColumn::Waiter => FoundRecords { followed: seen, indexed: seen, own: None },
+        ClaimTestColumn::Equal => FoundRecords { indexed: found_record, ..FoundRecords::default() },
+        ClaimTestColumn::Waiter => FoundRecords { followed: found_record, indexed: found_record, own: None },
     };
     decide_claim(claim, found, &LocalKnowledge::default(), NOW)
 }
@@ -238,8 +238,8 @@ fn own_token_in_flight_is_acquired_again() {
         assert!(again.started, "what was started stays started");
     }
     // A caller that received the final response may have acted on it.
-    let told = |column| DedupeRecord { owner: owner(2), ..record(column, settled()) };
-    assert_eq!(row(told), ["tell"; 4]);
+    let delivered = |column| DedupeRecord { owner: owner(2), ..record(column, settled()) };
+    assert_eq!(row(delivered), ["tell"; 4]);
 }
 
 #[test]
@@ -319,8 +319,8 @@ fn a_lapsed_run_that_is_not_safe_to_repeat_becomes_unknown_and_is_reported() {
             (SettleTime::By(NOW + linger), UnknownOutcomeReason::NoAnswer)
         );
         assert_eq!(written.owner, owner(1), "its late answer must still count");
-        let ClaimVerdict::Unknown(told) = decision.verdict else { panic!("{column:?}") };
-        assert_eq!((told.end, told.receipt), (SettleStatus::NotYet(Some(linger)), written.receipt()));
+        let ClaimVerdict::Unknown(unknown) = decision.verdict else { panic!("{column:?}") };
+        assert_eq!((unknown.end, unknown.receipt), (SettleStatus::NotYet(Some(linger)), written.receipt()));
     }
 }
 
@@ -328,7 +328,7 @@ fn a_lapsed_run_that_is_not_safe_to_repeat_becomes_unknown_and_is_reported() {
 fn a_run_whose_owner_saw_its_end_is_settled_by_the_leash_or_by_the_limit_of_its_claim() {
     let lapsed = DedupeRecord {
         lease: Lease::Until(NOW),
-        seen_end_by: Some(NOW + 90 * SECOND),
+        end_observed_by: Some(NOW + 90 * SECOND),
         ..record(ClaimTestColumn::Equal, DedupeState::Inflight)
     };
     let by = |record: &DedupeRecord, sight, settle| {
@@ -356,11 +356,15 @@ fn a_run_whose_owner_saw_its_end_is_settled_by_the_leash_or_by_the_limit_of_its_
         "its owner may live"
     );
     // The same if the owner had recorded the unknown outcome and is gone before it observed the end.
-    let unsaid = DedupeRecord { state: settles(SettleTime::WhenOwnerReports), ..lapsed };
-    assert_eq!(by(&unsaid, LeaseOwnerState::Gone, zero), SettleTime::By(NOW + 5 * SECOND));
-    assert_eq!(by(&unsaid, LeaseOwnerState::Time, zero), SettleTime::By(NOW + 90 * SECOND));
-    let decision =
-        decide(ClaimTestColumn::Equal, &claim(ClaimTestColumn::Equal), Some(&unsaid), LeaseOwnerState::Alive);
+    let unreported = DedupeRecord { state: settles(SettleTime::WhenOwnerReports), ..lapsed };
+    assert_eq!(by(&unreported, LeaseOwnerState::Gone, zero), SettleTime::By(NOW + 5 * SECOND));
+    assert_eq!(by(&unreported, LeaseOwnerState::Time, zero), SettleTime::By(NOW + 90 * SECOND));
+    let decision = decide(
+        ClaimTestColumn::Equal,
+        &claim(ClaimTestColumn::Equal),
+        Some(&unreported),
+        LeaseOwnerState::Alive,
+    );
     assert_eq!(
         (name(&decision), &decision.write),
         ("not yet", &RecordWrite::Nothing),
@@ -370,16 +374,17 @@ fn a_run_whose_owner_saw_its_end_is_settled_by_the_leash_or_by_the_limit_of_its_
 
 #[test]
 fn nothing_counts_before_the_end() {
-    let told_early = |column| DedupeRecord {
+    let delivered_early = |column| DedupeRecord {
         delivered: Some(NOW.before(3600 * SECOND)),
         ..record(column, settles(SettleTime::By(NOW + SECOND)))
     };
-    assert_eq!(row(told_early), ["not yet"; 4]);
-    let told_early = |column| DedupeRecord { lease: Lease::Record, ..told_early(column) };
-    let unsaid = |column| DedupeRecord { state: settles(SettleTime::WhenOwnerReports), ..told_early(column) };
-    assert_eq!(row(unsaid), ["not yet"; 4]);
+    assert_eq!(row(delivered_early), ["not yet"; 4]);
+    let delivered_early = |column| DedupeRecord { lease: Lease::Record, ..delivered_early(column) };
+    let unreported =
+        |column| DedupeRecord { state: settles(SettleTime::WhenOwnerReports), ..delivered_early(column) };
+    assert_eq!(row(unreported), ["not yet"; 4]);
     let looked = LocalKnowledge { verified: vec![owner(1)], ..LocalKnowledge::default() };
-    let early = told_early(ClaimTestColumn::Equal);
+    let early = delivered_early(ClaimTestColumn::Equal);
     let found = FoundRecords { indexed: Some((&early, LeaseOwnerState::Time)), ..FoundRecords::default() };
     assert_eq!(name(&decide_claim(&claim(ClaimTestColumn::Equal), found, &looked, NOW)), "not yet");
     // From the announced time on, the attempt counts as settled although that is not written.
@@ -395,20 +400,20 @@ fn a_caller_that_verified_after_the_final_response_may_call_again() {
             FoundRecords { indexed: Some((record, LeaseOwnerState::Time)), ..FoundRecords::default() };
         name(&decide_claim(&claim(ClaimTestColumn::Equal), found, known, NOW))
     };
-    let told = DedupeRecord { delivered: Some(NOW), ..record(ClaimTestColumn::Equal, settled()) };
-    assert_eq!(with(&told, &LocalKnowledge::default()), "tell");
-    assert_eq!(with(&told, &looked), "mine");
+    let delivered = DedupeRecord { delivered: Some(NOW), ..record(ClaimTestColumn::Equal, settled()) };
+    assert_eq!(with(&delivered, &LocalKnowledge::default()), "tell");
+    assert_eq!(with(&delivered, &looked), "mine");
     let another = LocalKnowledge { verified: vec![owner(3)], ..LocalKnowledge::default() };
-    assert_eq!(with(&told, &another), "tell", "it looked into another run");
-    let undelivered = DedupeRecord { delivered: None, ..told.clone() };
+    assert_eq!(with(&delivered, &another), "tell", "it looked into another run");
+    let undelivered = DedupeRecord { delivered: None, ..delivered.clone() };
     assert_eq!(with(&undelivered, &looked), "tell", "nobody has heard of it");
     for column in [ClaimTestColumn::Explicit, ClaimTestColumn::CallId, ClaimTestColumn::Waiter] {
-        let told = DedupeRecord { delivered: Some(NOW), ..record(column, settled()) };
-        let seen = Some((&told, LeaseOwnerState::Time));
+        let delivered = DedupeRecord { delivered: Some(NOW), ..record(column, settled()) };
+        let found_record = Some((&delivered, LeaseOwnerState::Time));
         let found = match column {
-            ClaimTestColumn::Waiter => FoundRecords { followed: seen, ..FoundRecords::default() },
+            ClaimTestColumn::Waiter => FoundRecords { followed: found_record, ..FoundRecords::default() },
             ClaimTestColumn::Explicit | ClaimTestColumn::CallId | ClaimTestColumn::Equal => {
-                FoundRecords { own: seen, ..FoundRecords::default() }
+                FoundRecords { own: found_record, ..FoundRecords::default() }
             }
         };
         assert_eq!(name(&decide_claim(&claim(column), found, &looked, NOW)), "tell", "{column:?}");
@@ -419,15 +424,15 @@ fn a_caller_that_verified_after_the_final_response_may_call_again() {
 fn a_response_contains_the_time_of_the_next_run() {
     let runs_in = |column, record: &DedupeRecord| {
         let decision = decide(column, &claim(column), Some(record), LeaseOwnerState::Time);
-        let ClaimVerdict::Unknown(told) = decision.verdict else { panic!("{decision:?}") };
-        told.runs_in
+        let ClaimVerdict::Unknown(unknown) = decision.verdict else { panic!("{decision:?}") };
+        unknown.runs_in
     };
     let unknown = record(ClaimTestColumn::Equal, settled());
     assert_eq!(runs_in(ClaimTestColumn::Equal, &unknown), Some(10 * SECOND));
-    let told = DedupeRecord { delivered: Some(NOW.before(4 * SECOND)), ..unknown.clone() };
-    assert_eq!(runs_in(ClaimTestColumn::Equal, &told), Some(6 * SECOND), "what is left of it");
-    let held = DedupeRecord { expires: None, ..told };
-    assert_eq!(runs_in(ClaimTestColumn::Equal, &held), None, "somebody has to resolve it");
+    let delivered = DedupeRecord { delivered: Some(NOW.before(4 * SECOND)), ..unknown.clone() };
+    assert_eq!(runs_in(ClaimTestColumn::Equal, &delivered), Some(6 * SECOND), "what is left of it");
+    let held_record = DedupeRecord { expires: None, ..delivered };
+    assert_eq!(runs_in(ClaimTestColumn::Equal, &held_record), None, "somebody has to resolve it");
     assert_eq!(runs_in(ClaimTestColumn::Explicit, &record(ClaimTestColumn::Explicit, settled())), None);
 }
 
@@ -549,17 +554,17 @@ fn failed_is_replayed_by_policy_to_explicit_keys_and_always_to_waiters() {
 fn unknown_is_reported_until_delivered_and_ten_seconds_longer() {
     let unknown = |column| record(column, settled());
     assert_eq!(row(unknown), ["tell"; 4]);
-    let just_told = |column| DedupeRecord { delivered: Some(NOW.before(9 * SECOND)), ..unknown(column) };
-    assert_eq!(row(just_told), ["tell"; 4]);
-    let told = |column| DedupeRecord { delivered: Some(NOW.before(10 * SECOND)), ..unknown(column) };
-    assert_eq!(row(told), ["tell", "tell", "mine", "tell"]);
+    let just_delivered = |column| DedupeRecord { delivered: Some(NOW.before(9 * SECOND)), ..unknown(column) };
+    assert_eq!(row(just_delivered), ["tell"; 4]);
+    let delivered = |column| DedupeRecord { delivered: Some(NOW.before(10 * SECOND)), ..unknown(column) };
+    assert_eq!(row(delivered), ["tell", "tell", "mine", "tell"]);
     let mut hold = claim(ClaimTestColumn::Equal);
     hold.rules.after_unknown = UnknownOutcomePolicy::Hold;
     assert_eq!(
         name(&decide(
             ClaimTestColumn::Equal,
             &hold,
-            Some(&told(ClaimTestColumn::Equal)),
+            Some(&delivered(ClaimTestColumn::Equal)),
             LeaseOwnerState::Time
         )),
         "tell"
@@ -623,18 +628,18 @@ fn a_lookup_never_claims() {
 #[test]
 fn a_waiter_gets_the_result_and_takes_no_claim() {
     for column in COLUMNS {
-        let heard = |record: &DedupeRecord, sight| {
+        let decision_for = |record: &DedupeRecord, sight| {
             let claim = Claim::to_await_result(record, owner(2), DedupeRules::from(&policy()), NOW).unwrap();
-            let seen = Some((record, sight));
+            let found_record = Some((record, sight));
             let decided = decide_claim(
                 &claim,
-                FoundRecords { followed: seen, own: seen, indexed: seen },
+                FoundRecords { followed: found_record, own: found_record, indexed: found_record },
                 &LocalKnowledge::default(),
                 NOW,
             );
             (name(&decided), decided.write)
         };
-        for (state, told) in [
+        for (state, expected) in [
             (DedupeState::Done(Some(output())), "answer"),
             (DedupeState::Failed(failure(false)), "answer"),
             (DedupeState::Failed(failure(true)), "answer"),
@@ -642,16 +647,16 @@ fn a_waiter_gets_the_result_and_takes_no_claim() {
         ] {
             let found = record(column, state);
             assert_eq!(
-                heard(&found, LeaseOwnerState::Gone),
-                (told, RecordWrite::Nothing),
+                decision_for(&found, LeaseOwnerState::Gone),
+                (expected, RecordWrite::Nothing),
                 "{column:?} {:?}",
                 found.state
             );
         }
         let running = record(column, DedupeState::Inflight);
-        assert_eq!(heard(&running, LeaseOwnerState::Alive), ("follow", RecordWrite::Nothing));
-        let (told, write) = heard(&running, LeaseOwnerState::Gone);
-        assert_eq!(told, "not yet");
+        assert_eq!(decision_for(&running, LeaseOwnerState::Alive), ("follow", RecordWrite::Nothing));
+        let (actual, write) = decision_for(&running, LeaseOwnerState::Gone);
+        assert_eq!(actual, "not yet");
         assert!(
             matches!(write, RecordWrite::Put { record, .. } if matches!(record.state, DedupeState::Unknown(_)))
         );
@@ -762,12 +767,12 @@ fn a_repeated_failed_dispatch_joins_an_equal_run_with_an_undelivered_result() {
 
 #[test]
 fn a_record_saved_under_hold_is_held_for_every_caller() {
-    let held = DedupeRecord {
+    let held_record = DedupeRecord {
         delivered: Some(NOW.before(60 * SECOND)),
         expires: None,
         ..record(ClaimTestColumn::Equal, settled())
     };
-    assert_eq!(verdict(ClaimTestColumn::Equal, &held), "tell");
+    assert_eq!(verdict(ClaimTestColumn::Equal, &held_record), "tell");
 }
 
 // ---- operations of the owner ----
@@ -805,11 +810,11 @@ fn started_is_written_by_the_owner_in_flight_only() {
     assert_eq!(decide_start(&owner(2), None, NOW).verdict, StartVerdict::Lost);
     // An approval took a while, and the attempt begins only now.
     let by = NOW + Duration::from_secs(30);
-    let asked = DedupeRecord { started: false, seen_end_by: Some(by), ..mine(DedupeState::Inflight) };
+    let waiting = DedupeRecord { started: false, end_observed_by: Some(by), ..mine(DedupeState::Inflight) };
     let waited = Duration::from_secs(40);
-    let decision = decide_start(&owner(2), Some(&asked), asked.created + waited);
+    let decision = decide_start(&owner(2), Some(&waiting), waiting.created + waited);
     assert!(
-        matches!(decision.write, RecordWrite::Put { record, .. } if record.seen_end_by == Some(by + waited))
+        matches!(decision.write, RecordWrite::Put { record, .. } if record.end_observed_by == Some(by + waited))
     );
     let repeat = decide_start(&owner(2), Some(&mine(DedupeState::Inflight)), NOW);
     assert_eq!(repeat, DedupeDecision { verdict: StartVerdict::Started, write: RecordWrite::Nothing });
@@ -955,15 +960,15 @@ fn only_the_owner_releases_and_only_what_is_open() {
 
 #[test]
 fn a_delivery_mark_applies_to_one_response_only() {
-    let told = mine(settled());
-    let receipt = told.receipt();
+    let delivered = mine(settled());
+    let receipt = delivered.receipt();
     assert!(
-        matches!(decide_delivered(&receipt, NOW, Some(&told)), RecordWrite::Put { record, .. } if record.delivered == Some(NOW))
+        matches!(decide_delivered(&receipt, NOW, Some(&delivered)), RecordWrite::Put { record, .. } if record.delivered == Some(NOW))
     );
     let late_answer =
-        told.after_write(DedupeState::Done(Some(output())), &DedupePolicy::default().keep, false, NOW);
+        delivered.after_write(DedupeState::Done(Some(output())), &DedupePolicy::default().keep, false, NOW);
     assert_eq!(decide_delivered(&receipt, NOW, Some(&late_answer)), RecordWrite::Nothing);
-    let another = DedupeRecord { owner: owner(9), ..told };
+    let another = DedupeRecord { owner: owner(9), ..delivered };
     assert_eq!(decide_delivered(&receipt, NOW, Some(&another)), RecordWrite::Nothing);
     let running = mine(DedupeState::Inflight);
     assert_eq!(decide_delivered(&running.receipt(), NOW, Some(&running)), RecordWrite::Nothing);
@@ -1033,7 +1038,7 @@ fn time_alone_does_not_prove_no_run_if_the_end_must_be_observed() {
         for (resolution, expected) in
             [(Resolution::DidNotRun, verdict), (Resolution::Ran, ResolveVerdict::Resolved)]
         {
-            let resolve = ResolutionRequest { needs_seen_end: true, ..by_hand(resolution) };
+            let resolve = ResolutionRequest { requires_observed_end: true, ..by_hand(resolution) };
             let decided = decide_resolve(&resolve, Some((&found, LeaseOwnerState::Alive)), &rules, NOW);
             assert_eq!(decided.verdict, expected, "{settles_at:?}");
         }
@@ -1083,7 +1088,9 @@ fn the_end_is_recorded_once_and_never_taken_back() {
         }))
     };
     let after =
-        |found: DedupeState, said| match decide_save(&ending(said), Some(&mine(found)), None, NOW).write {
+        |found: DedupeState, reported| match decide_save(&ending(reported), Some(&mine(found)), None, NOW)
+            .write
+        {
             RecordWrite::Put { record, .. } => {
                 let DedupeState::Unknown(unknown) = &record.state else { panic!("{record:?}") };
                 Some(unknown.settles)
@@ -1102,21 +1109,21 @@ fn the_end_is_recorded_once_and_never_taken_back() {
     );
     assert_eq!(after(settles(SettleTime::By(NOW + SECOND)), in_a_second), None);
     for found in [SettleTime::Settled, SettleTime::By(NOW)] {
-        for said in [SettleDelay::WhenOwnerReports, in_a_second] {
-            assert_eq!(after(settles(found), said), None, "{found:?} {said:?}");
+        for reported in [SettleDelay::WhenOwnerReports, in_a_second] {
+            assert_eq!(after(settles(found), reported), None, "{found:?} {reported:?}");
         }
     }
     // The delivery of a final response is not lost with the write.
-    let told = DedupeRecord { delivered: Some(NOW), ..mine(settles(SettleTime::By(NOW))) };
-    let written = decide_save(&ending(SettleDelay::Settled), Some(&told), None, NOW).write;
+    let delivered = DedupeRecord { delivered: Some(NOW), ..mine(settles(SettleTime::By(NOW))) };
+    let written = decide_save(&ending(SettleDelay::Settled), Some(&delivered), None, NOW).write;
     assert!(matches!(written, RecordWrite::Put { record, .. } if record.delivered == Some(NOW)));
 }
 
 #[test]
 fn open_records_live_a_day_and_under_hold_until_settled() {
     let keep = DedupePolicy::default().keep;
-    let held = SaveRequest { hold: true, ..save(unknown_ending()) };
-    let RecordWrite::Put { record, .. } = decide_save(&held, None, None, NOW).write else { panic!() };
+    let held_save = SaveRequest { hold: true, ..save(unknown_ending()) };
+    let RecordWrite::Put { record, .. } = decide_save(&held_save, None, None, NOW).write else { panic!() };
     assert_eq!(record.expires, None);
     for (ending, life) in [
         (unknown_ending(), keep.open),

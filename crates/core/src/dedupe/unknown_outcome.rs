@@ -48,7 +48,7 @@ fn estimate_settle_time(
     now: Timestamp,
 ) -> SettleTime {
     let DedupeRules { linger, settle, .. } = *rules;
-    SettleTime::By(match (record.seen_end_by, sight) {
+    SettleTime::By(match (record.end_observed_by, sight) {
         (None, _) => now + linger,
         // The leash ends the rest of it.
         (Some(_), LeaseOwnerState::Gone) => now + LEASH + settle,

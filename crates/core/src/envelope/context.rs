@@ -50,11 +50,11 @@ mod tests {
         let tags: Vec<_> = (0..40).map(|number| format!("{number} {}", "x".repeat(99))).collect();
         let control = serde_json::json!({ "requestTags": tags, "fromHook": secret }).to_string();
         let trace = serde_json::json!({ "baggage": { "user": "value-of-ann" } }).to_string();
-        let kept = context(&control, &trace).unwrap();
-        assert_eq!(kept.request_tags.len(), MOST);
-        assert!(kept.request_tags.iter().all(|tag| tag.len() <= LONGEST + '…'.len_utf8()), "{kept:?}");
-        let text = serde_json::to_string(&kept).unwrap();
+        let stored = context(&control, &trace).unwrap();
+        assert_eq!(stored.request_tags.len(), MOST);
+        assert!(stored.request_tags.iter().all(|tag| tag.len() <= LONGEST + '…'.len_utf8()), "{stored:?}");
+        let text = serde_json::to_string(&stored).unwrap();
         assert!(!text.contains("abcdefghijklm") && !text.contains("value-of-ann"), "{text}");
-        assert_eq!(kept.baggage_keys, ["user"]);
+        assert_eq!(stored.baggage_keys, ["user"]);
     }
 }

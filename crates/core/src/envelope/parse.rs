@@ -367,7 +367,7 @@ impl EnvelopeReader {
         &mut self,
         object: EnvelopeObject<'_>,
         name: &'static str,
-        ours: V,
+        accepted: V,
         written: &'static str,
     ) -> Option<V> {
         let expected = format!("\"{written}\"");
@@ -375,7 +375,7 @@ impl EnvelopeReader {
             value.as_str().ok_or_else(|| describe(value))
         })?;
         if given == written {
-            return Some(ours);
+            return Some(accepted);
         }
         self.version = Some(Code::UnsupportedVersion);
         self.problem(join(object.path, name), expected, quoted(&given));
@@ -453,7 +453,7 @@ impl EnvelopeReader {
     }
 
     pub(crate) fn unknown(&mut self, object: EnvelopeObject<'_>) -> ExtraFields {
-        let mut kept = ExtraFields::new();
+        let mut extra = ExtraFields::new();
         for (name, value) in object.value.and_then(JsonValue::members).into_iter().flatten() {
             if object.known.contains(&name.as_ref()) {
                 continue;
@@ -468,11 +468,11 @@ impl EnvelopeReader {
             }
             match self.unknown {
                 UnknownFieldPolicy::Keep => {
-                    kept.insert(name.into_owned(), RawJson::from_trusted(value.raw()));
+                    extra.insert(name.into_owned(), RawJson::from_trusted(value.raw()));
                 }
                 UnknownFieldPolicy::Refuse => {
-                    let meant = object.known.iter().find(|known| is_alike(known, &name));
-                    let expected = match meant {
+                    let similar = object.known.iter().find(|known| is_alike(known, &name));
+                    let expected = match similar {
                         Some(known) => format!("no such field; \"{known}\" may be meant"),
                         None => format!("no such field; there are {}", object.known.join(", ")),
                     };
@@ -481,7 +481,7 @@ impl EnvelopeReader {
                 }
             }
         }
-        kept
+        extra
     }
 
     pub(crate) fn problem(

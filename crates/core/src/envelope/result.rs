@@ -107,8 +107,8 @@ pub struct ErrorBody {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed: Option<UnknownOutcomeReason>,
     /// True if the attempt can no longer take effect, if the outcome is unknown. A check proves nothing before that.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ended: Option<bool>,
+    #[serde(rename = "ended", default, skip_serializing_if = "Option::is_none")]
+    pub is_final: Option<bool>,
 }
 
 impl From<&EnvelopeError> for ErrorBody {
@@ -123,7 +123,7 @@ impl From<&EnvelopeError> for ErrorBody {
             verify: None,
             retry_after_ms: None,
             observed: None,
-            ended: None,
+            is_final: None,
         }
     }
 }
@@ -163,7 +163,7 @@ impl ErrorBody {
             verify: None,
             retry_after_ms: None,
             observed: None,
-            ended: None,
+            is_final: None,
         }
     }
 }

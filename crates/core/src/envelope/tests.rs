@@ -208,9 +208,9 @@ fn all_problems_are_reported_at_once_and_their_number_is_bounded() {
 fn unknown_fields_are_kept_or_refused_with_a_suggestion() {
     let mut envelope = with("payload.callHints.colour", Some(json!({"a": [1]})));
     envelope["tool_call_id"] = json!("x");
-    let kept = parse(&envelope).unwrap();
-    assert_eq!(kept.payload.call_hints.unknown["colour"], RawJson::from_trusted(r#"{"a":[1]}"#));
-    assert_eq!(serde_json::to_value(&kept).unwrap(), envelope);
+    let parsed = parse(&envelope).unwrap();
+    assert_eq!(parsed.payload.call_hints.unknown["colour"], RawJson::from_trusted(r#"{"a":[1]}"#));
+    assert_eq!(serde_json::to_value(&parsed).unwrap(), envelope);
 
     let refused = CallEnvelope::parse(envelope.to_string().as_bytes(), UnknownFieldPolicy::Refuse);
     assert_eq!(
@@ -239,10 +239,10 @@ fn an_idempotency_key_in_the_wrong_place_is_refused_and_never_ignored() {
         for name in places {
             let path = format!("{parent}{name}");
             let error = parse(&with(&path, Some(json!("invoice 42")))).unwrap_err();
-            let told = format!(
+            let expected = format!(
                 "{path}: expected no idempotency key here; in a call it is \"payload.idempotencyKey\""
             );
-            assert!(error.to_string().contains(&told), "{error}");
+            assert!(error.to_string().contains(&expected), "{error}");
             assert!(error.has_only_unknown_fields(), "{path}");
             assert!(!error.to_string().contains("invoice 42"), "{error}");
         }
@@ -324,10 +324,10 @@ fn hostile_texts_get_a_clear_error_with_the_place() {
         ("trailing", format!("{valid} x").into_bytes()),
         ("lone surrogate", br#"{"requestId":"\ud800"}"#.to_vec()),
     ];
-    for (what, text) in hostile {
+    for (name, text) in hostile {
         let error = CallEnvelope::parse(&text, UnknownFieldPolicy::Keep).unwrap_err();
-        assert!(matches!(&error, EnvelopeError::Json(json) if json.offset <= text.len()), "{what}: {error}");
-        assert!(error.to_string().contains(" at byte "), "{what}: {error}");
+        assert!(matches!(&error, EnvelopeError::Json(json) if json.offset <= text.len()), "{name}: {error}");
+        assert!(error.to_string().contains(" at byte "), "{name}: {error}");
         assert_eq!(error.code(), Code::InvalidEnvelope);
         assert!(ErrorBody::from(&error).terminal);
     }
@@ -392,7 +392,7 @@ fn results_have_the_fields_of_the_contract() {
             verify: Some("look".into()),
             retry_after_ms: Some(30_000),
             observed: None,
-            ended: None,
+            is_final: None,
         }),
         retried_by: vec![RetryEntry {
             attempt: 1,
@@ -465,9 +465,9 @@ fn an_envelope_without_an_actor_belongs_to_its_sender() {
         )
     };
     for absent in ["", r#","actorId":null"#] {
-        let (of_sender, of_nobody) = with(absent);
+        let (of_sender, of_no_actor) = with(absent);
         assert_eq!(of_sender.unwrap(), "ann");
-        assert!(of_nobody.unwrap_err().to_string().contains("target.actorId"));
+        assert!(of_no_actor.unwrap_err().to_string().contains("target.actorId"));
     }
     // The reader does not decide if the caller may name this actor.
     assert_eq!(with(r#","actorId":"bob""#).0.unwrap(), "bob");

@@ -29,12 +29,12 @@ pub enum SchemaViolation {
     /// A required member is missing.
     Missing {
         /// The description of the member in the schema.
-        wanted: String,
+        expected: String,
     },
     /// The value has another type.
     Type {
         /// The description of the value in the schema.
-        wanted: String,
+        expected: String,
         /// The type that was sent.
         sent: &'static str,
     },
@@ -51,11 +51,13 @@ impl fmt::Display for ArgumentProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = if self.at.is_empty() { "the arguments" } else { self.at.trim_start_matches('/') };
         match &self.wrong {
-            SchemaViolation::Missing { wanted } => write!(f, "\"{place}\" is missing ({wanted})"),
-            SchemaViolation::Type { wanted, sent } if self.at.is_empty() => {
-                write!(f, "{place} are {sent} instead of {wanted}")
+            SchemaViolation::Missing { expected } => write!(f, "\"{place}\" is missing ({expected})"),
+            SchemaViolation::Type { expected, sent } if self.at.is_empty() => {
+                write!(f, "{place} are {sent} instead of {expected}")
             }
-            SchemaViolation::Type { wanted, sent } => write!(f, "\"{place}\" is {sent} instead of {wanted}"),
+            SchemaViolation::Type { expected, sent } => {
+                write!(f, "\"{place}\" is {sent} instead of {expected}")
+            }
             SchemaViolation::NotOneOf { allowed } => write!(f, "\"{place}\" is not one of {allowed}"),
             SchemaViolation::Unexpected => write!(f, "\"{place}\" is not known to the tool"),
         }
@@ -91,7 +93,7 @@ pub fn hint(schema: JsonValue<'_>, sent: JsonValue<'_>, message: &str, put_there
         text,
         "You sent: {}. The schema wants: {}.",
         outline(sent),
-        wanted_members(schema, &problems, message)
+        list_members(schema, &problems, message)
     );
     let cut = beginning(&text, LONGEST_HINT);
     if cut.len() < text.len() {
@@ -114,8 +116,8 @@ impl SchemaCheck<'_> {
         if schema.get("$ref").is_some() || schema.get("$dynamicRef").is_some() || self.is_full() {
             return;
         }
-        if !has_wanted_type(schema, value) {
-            let wrong = SchemaViolation::Type { wanted: describe(schema), sent: type_name(value) };
+        if !has_declared_type(schema, value) {
+            let wrong = SchemaViolation::Type { expected: describe(schema), sent: type_name(value) };
             return self.report(wrong);
         }
         if let Some(allowed) = schema.get("enum").filter(|allowed| !is_one_of(*allowed, value)) {
@@ -140,8 +142,8 @@ impl SchemaCheck<'_> {
         for name in items(schema.get("required")).take(MOST_MEMBERS).filter_map(JsonValue::as_str) {
             let is_put_there = self.at.is_empty() && self.put_there == Some(&*name);
             if object.get(&name).is_none() && !is_put_there {
-                let wanted = property(&name).map_or_else(|| "anything".to_owned(), describe);
-                self.below(&name, |search| search.report(SchemaViolation::Missing { wanted }));
+                let expected = property(&name).map_or_else(|| "anything".to_owned(), describe);
+                self.below(&name, |search| search.report(SchemaViolation::Missing { expected }));
             }
         }
         let closed = schema
@@ -178,13 +180,13 @@ impl SchemaCheck<'_> {
 }
 
 /// Returns true if a value has a type of the schema. An unknown type allows any value.
-fn has_wanted_type(schema: JsonValue<'_>, value: JsonValue<'_>) -> bool {
+fn has_declared_type(schema: JsonValue<'_>, value: JsonValue<'_>) -> bool {
     let nullable = schema.get("nullable").is_some_and(|flag| matches!(flag.kind(), JsonKind::Bool(true)));
     if nullable && matches!(value.kind(), JsonKind::Null) {
         return true;
     }
-    let Some(wanted) = schema.get("type") else { return true };
-    match wanted.kind() {
+    let Some(declared) = schema.get("type") else { return true };
+    match declared.kind() {
         JsonKind::String(name) => is_of_type(value, &name),
         JsonKind::Array(mut names) => {
             names.any(|name| name.as_str().is_none_or(|name| is_of_type(value, &name)))
@@ -267,8 +269,8 @@ fn describe(schema: JsonValue<'_>) -> String {
     if let Some(allowed) = schema.get("enum") {
         return format!("one of {}", list_of(allowed));
     }
-    let Some(wanted) = schema.get("type") else { return "any type".to_owned() };
-    match wanted.kind() {
+    let Some(declared) = schema.get("type") else { return "any type".to_owned() };
+    match declared.kind() {
         JsonKind::String(name) => shown(&name),
         JsonKind::Array(names) => {
             let names: Vec<String> =
@@ -308,13 +310,13 @@ fn outline(sent: JsonValue<'_>) -> String {
 
 /// Returns the members in the schema: first those with a problem, then those mentioned in the tool's message, then the
 /// required ones, then the others.
-fn wanted_members(schema: JsonValue<'_>, problems: &[ArgumentProblem], message: &str) -> String {
+fn list_members(schema: JsonValue<'_>, problems: &[ArgumentProblem], message: &str) -> String {
     let Some(JsonKind::Object(members)) = schema.get("properties").map(JsonValue::kind) else {
         return describe(schema);
     };
     let required: Vec<_> =
         items(schema.get("required")).take(MOST_MEMBERS).filter_map(JsonValue::as_str).collect();
-    let mut wanted: Vec<(u8, String)> = members
+    let mut ranked: Vec<(u8, String)> = members
         .take(MOST_MEMBERS)
         .map(|(name, member)| {
             let is_required = required.contains(&name);
@@ -329,12 +331,12 @@ fn wanted_members(schema: JsonValue<'_>, problems: &[ArgumentProblem], message: 
             (rank, format!("{} ({}{duty})", shown(&name), describe(member)))
         })
         .collect();
-    if wanted.is_empty() {
+    if ranked.is_empty() {
         return "an empty object".to_owned();
     }
-    wanted.sort_by_key(|(rank, _)| *rank);
-    let more = if wanted.len() > MOST_LISTED { ", …" } else { "" };
-    let listed: Vec<String> = wanted.into_iter().take(MOST_LISTED).map(|(_, member)| member).collect();
+    ranked.sort_by_key(|(rank, _)| *rank);
+    let more = if ranked.len() > MOST_LISTED { ", …" } else { "" };
+    let listed: Vec<String> = ranked.into_iter().take(MOST_LISTED).map(|(_, member)| member).collect();
     format!("{}{more}", listed.join(", "))
 }
 
@@ -459,11 +461,11 @@ mod tests {
 
     #[test]
     fn a_hint_has_the_missing_the_sent_and_the_expected_members() {
-        let said = with(READ, r#"{"file":"secret text"}"#, |schema, sent| {
+        let text = with(READ, r#"{"file":"secret text"}"#, |schema, sent| {
             hint(schema, sent, "Validation failed: offset is odd", None)
         });
         assert_eq!(
-            said,
+            text,
             "What is wrong: \"path\" is missing (string); \"file\" is not known to the tool. \
              You sent: {file: string}. \
              The schema wants: path (string, required), offset (integer), mode (one of \"text\", \"binary\"), \
@@ -485,13 +487,13 @@ mod tests {
             ("array", "[]"),
             ("object", "{}"),
         ];
-        for (wanted, _) in VALUES {
+        for (declared, _) in VALUES {
             for (sent, value) in VALUES {
-                let schema = format!(r#"{{"properties":{{"a":{{"type":"{wanted}"}}}}}}"#);
+                let schema = format!(r#"{{"properties":{{"a":{{"type":"{declared}"}}}}}}"#);
                 let found = problems(&schema, &format!(r#"{{"a":{value}}}"#));
-                let told = format!(r#""a" is {sent} instead of {wanted}"#);
-                let expected = if wanted == sent { vec![] } else { vec![told] };
-                assert_eq!(found, expected, "{wanted} {value}");
+                let problem = format!(r#""a" is {sent} instead of {declared}"#);
+                let expected = if declared == sent { vec![] } else { vec![problem] };
+                assert_eq!(found, expected, "{declared} {value}");
             }
         }
     }
@@ -527,23 +529,23 @@ mod tests {
             assert_eq!(problems(&schema, r#"{"a":"x"}"#), [format!(r#""a" is not one of {listed}"#)]);
             let members: Vec<String> = (0..count).map(|n| format!(r#""m{n}":{{}}"#)).collect();
             let schema = format!(r#"{{"properties":{{{}}}}}"#, members.join(","));
-            let said = with(&schema, "{}", |schema, sent| hint(schema, sent, "", None));
+            let text = with(&schema, "{}", |schema, sent| hint(schema, sent, "", None));
             let end = if is_cut { "m11 (any type), …." } else { "m11 (any type)." };
-            assert!(said.ends_with(end), "{count}: {said}");
+            assert!(text.ends_with(end), "{count}: {text}");
         }
     }
 
     #[test]
     fn members_that_the_tool_mentions_as_a_word_are_described_first() {
-        let wants = |message: &str| {
-            let said = with(READ, r#"{"path":"a"}"#, |schema, sent| hint(schema, sent, message, None));
-            said.split_once("The schema wants: ").map(|(_, wants)| wants.to_owned()).unwrap()
+        let schema_part = |message: &str| {
+            let text = with(READ, r#"{"path":"a"}"#, |schema, sent| hint(schema, sent, message, None));
+            text.split_once("The schema wants: ").map(|(_, schema_part)| schema_part.to_owned()).unwrap()
         };
         for mentions in ["limit is odd", "odd: 'limit'", "which limit?", "args.limit"] {
-            assert!(wants(mentions).starts_with("limit "), "{mentions}: {}", wants(mentions));
+            assert!(schema_part(mentions).starts_with("limit "), "{mentions}: {}", schema_part(mentions));
         }
         for another in ["", "limits are odd", "no_limit", "the-limit", "edit-limits"] {
-            assert!(wants(another).starts_with("path "), "{another}: {}", wants(another));
+            assert!(schema_part(another).starts_with("path "), "{another}: {}", schema_part(another));
         }
     }
 

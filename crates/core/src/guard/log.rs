@@ -63,8 +63,8 @@ pub enum ModelFamily {
 
 impl ModelAttribution {
     /// Returns the model that the host named, or else the family that the prefix of the call id suggests.
-    pub fn of(told: Option<&ModelId>, call: Option<&ToolCallId>) -> Self {
-        if let Some(model) = told {
+    pub fn of(named: Option<&ModelId>, call: Option<&ToolCallId>) -> Self {
+        if let Some(model) = named {
             return Self::Named(model.clone());
         }
         match call.map(ToolCallId::as_str) {
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn tg_5_the_model_is_named_by_the_host_and_guessed_from_the_id_only_without_one() {
-        let told = ModelId::new("minimax-m2.5").unwrap();
+        let named = ModelId::new("minimax-m2.5").unwrap();
         let id = |text| ToolCallId::new(text).unwrap();
         for (model, call, name, source) in [
             (None, Some(id("call_9f")), "fireworks/openai-compat", "call_id"),
@@ -160,8 +160,8 @@ mod tests {
             (None, Some(id("chatcmpl-tool-1")), "unknown", "none"),
             (None, Some(id("my_call_1")), "unknown", "none"),
             (None, None, "unknown", "none"),
-            (Some(&told), Some(id("toolu_01A")), "minimax-m2.5", "host"),
-            (Some(&told), None, "minimax-m2.5", "host"),
+            (Some(&named), Some(id("toolu_01A")), "minimax-m2.5", "host"),
+            (Some(&named), None, "minimax-m2.5", "host"),
         ] {
             let attribution = ModelAttribution::of(model, call.as_ref());
             assert_eq!((attribution.to_string().as_str(), attribution.source()), (name, source));

@@ -270,9 +270,9 @@ impl FailingCall {
     /// Counts a failure and returns the count of this error.
     fn count(&mut self, error: ErrorMark) -> u32 {
         self.failures = self.failures.saturating_add(1);
-        if let Some((_, seen)) = self.errors.iter_mut().find(|(known, _)| *known == error) {
-            *seen = seen.saturating_add(1);
-            return *seen;
+        if let Some((_, count)) = self.errors.iter_mut().find(|(known, _)| *known == error) {
+            *count = count.saturating_add(1);
+            return *count;
         }
         if self.errors.len() >= MOST_ERRORS {
             self.errors.pop_front();
@@ -318,12 +318,12 @@ impl LoopGuard {
             return None;
         }
         let moment = self.moment(policy, call, now);
-        let held = self.failing.iter().find(|failing| {
+        let on_hold = self.failing.iter().find(|failing| {
             failing.subject.covers(call)
                 && failing.hold.is_some_and(|hold| hold.lasts(now))
                 && !failing.may_retry(&moment)
         });
-        if let Some(failing) = held {
+        if let Some(failing) = on_hold {
             let text = text::refused_loop(call.tool, failing.failures, failing.mistake);
             return Some(GuardRefusal { code: Code::LoopDetected, layer: GuardLayer::Loop, text });
         }

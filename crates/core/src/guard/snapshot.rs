@@ -15,7 +15,8 @@ pub struct GuardSnapshot {
     failing: VecDeque<FailingCall>,
     row: VecDeque<GuardSubject>,
     repeats: VecDeque<RepeatedCall>,
-    told: VecDeque<NamedTurn>,
+    #[serde(rename = "told")]
+    named: VecDeque<NamedTurn>,
     guess: SavedGuessedTurn,
     successes: u64,
     /// Ignored by versions that do not have it.
@@ -34,13 +35,13 @@ pub struct UnsupportedGuardSnapshot {
 impl LoopGuard {
     /// Returns the stored form of the guard.
     pub fn snapshot(&self) -> GuardSnapshot {
-        let (told, guess) = self.turns.save();
+        let (named, guess) = self.turns.save();
         GuardSnapshot {
             version: VERSION,
             failing: self.failing.clone(),
             row: self.row.clone(),
             repeats: self.repeats.clone(),
-            told,
+            named,
             guess,
             successes: self.successes,
             reset: self.reset,
@@ -49,7 +50,7 @@ impl LoopGuard {
 
     /// Restores a stored guard. A snapshot that exceeds the limits loses its oldest part.
     pub fn restore(snapshot: GuardSnapshot) -> Result<Self, UnsupportedGuardSnapshot> {
-        let GuardSnapshot { version, mut failing, mut row, mut repeats, told, guess, successes, reset } =
+        let GuardSnapshot { version, mut failing, mut row, mut repeats, named, guess, successes, reset } =
             snapshot;
         readable(version)?;
         failing.drain(..failing.len().saturating_sub(MOST_CALLS));
@@ -58,7 +59,7 @@ impl LoopGuard {
         }
         row.drain(..row.len().saturating_sub(LONGEST_ROW));
         repeats.drain(..repeats.len().saturating_sub(MOST_CALLS));
-        let (turns, traces) = (SessionTurns::restore(told, guess), VecDeque::new());
+        let (turns, traces) = (SessionTurns::restore(named, guess), VecDeque::new());
         Ok(Self { failing, row, repeats, turns, traces, successes, reset })
     }
 }

@@ -84,8 +84,8 @@ pub(super) struct NamedTurn {
     #[serde(default)]
     last: Option<Timestamp>,
     /// Time at which the limit was reached.
-    #[serde(default)]
-    ended: Option<Timestamp>,
+    #[serde(rename = "ended", default)]
+    limit_reached: Option<Timestamp>,
 }
 
 /// The current guessed turn.
@@ -165,7 +165,7 @@ impl SessionTurns {
         now: Timestamp,
     ) -> TurnLimitStatus {
         match call.turn {
-            Some(id) => self.count_told(policy, id, now),
+            Some(id) => self.count_named(policy, id, now),
             None => {
                 self.guess.touch(policy, now);
                 let tally = &mut self.guess.saved.tally;
@@ -218,7 +218,7 @@ impl SessionTurns {
         now: Timestamp,
     ) -> TurnLimitStatus {
         match call.turn {
-            Some(id) => self.count_told(policy, id, now),
+            Some(id) => self.count_named(policy, id, now),
             None => self.guess.saved.tally.count(policy, call.tool, certainty, now),
         }
     }
@@ -241,8 +241,8 @@ impl SessionTurns {
     /// Returns the stopped turns. A turn named by the host ends when the host starts another one, and that end is not
     /// reported. So such a turn is returned as long as calls still fail in it now and then.
     pub(super) fn stopped(&self, policy: &GuardPolicy, now: Timestamp) -> impl Iterator<Item = StoppedTurn> {
-        let told = self.named.iter().filter_map(move |turn| {
-            let (last, since) = (turn.last?, turn.ended?);
+        let named = self.named.iter().filter_map(move |turn| {
+            let (last, since) = (turn.last?, turn.limit_reached?);
             (now.since(last) < SHOWN_FOR).then(|| StoppedTurn {
                 turn: Some(turn.id.clone()),
                 failures: turn.failures,
@@ -256,7 +256,7 @@ impl SessionTurns {
             let (since, until) = limit.hold.span();
             StoppedTurn { turn: None, failures: tally.failures, since, until: Some(until) }
         });
-        told.chain(guessed)
+        named.chain(guessed)
     }
 
     /// Clears the failures. Calls in flight stay in flight.
@@ -271,9 +271,9 @@ impl SessionTurns {
     }
 
     /// Restores the stored part, within the limits. No calls are in flight after a restart.
-    pub(super) fn restore(mut told: VecDeque<NamedTurn>, saved: SavedGuessedTurn) -> Self {
-        told.drain(..told.len().saturating_sub(MOST_TURNS));
-        Self { named: told, guess: GuessedTurnState { saved, open: VecDeque::new() } }
+    pub(super) fn restore(mut named: VecDeque<NamedTurn>, saved: SavedGuessedTurn) -> Self {
+        named.drain(..named.len().saturating_sub(MOST_TURNS));
+        Self { named, guess: GuessedTurnState { saved, open: VecDeque::new() } }
     }
 
     #[cfg(test)]
@@ -281,16 +281,16 @@ impl SessionTurns {
         (self.named.len(), self.guess.open.len())
     }
 
-    fn count_told(&mut self, policy: &GuardPolicy, id: &TurnId, now: Timestamp) -> TurnLimitStatus {
+    fn count_named(&mut self, policy: &GuardPolicy, id: &TurnId, now: Timestamp) -> TurnLimitStatus {
         let position = self.named.iter().position(|turn| turn.id == *id);
         let mut turn = position
             .and_then(|position| self.named.remove(position))
-            .unwrap_or_else(|| NamedTurn { id: id.clone(), failures: 0, last: None, ended: None });
+            .unwrap_or_else(|| NamedTurn { id: id.clone(), failures: 0, last: None, limit_reached: None });
         turn.failures = turn.failures.saturating_add(1);
         turn.last = Some(now);
         let failures = turn.failures;
         let too_many = failures >= policy.per_turn.get();
-        turn.ended = turn.ended.or(too_many.then_some(now));
+        turn.limit_reached = turn.limit_reached.or(too_many.then_some(now));
         super::push_bounded(&mut self.named, turn, MOST_TURNS);
         if too_many { TurnLimitStatus::Limit { failures } } else { TurnLimitStatus::Nothing }
     }

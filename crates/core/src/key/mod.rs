@@ -76,8 +76,8 @@ pub enum DedupeMode {
 impl DedupeMode {
     /// Returns the mode that counts: the requested one, or else `enforced` if there is a key, because a caller that
     /// sends a key wants it to count.
-    pub const fn resolve(asked: Option<Self>, given: KeySource<'_>) -> Self {
-        match (asked, given) {
+    pub const fn resolve(requested: Option<Self>, given: KeySource<'_>) -> Self {
+        match (requested, given) {
             (Some(mode), _) => mode,
             (None, KeySource::ByCaller(_) | KeySource::ByHook(_)) => Self::Enforced,
             (None, KeySource::None) => Self::Disabled,

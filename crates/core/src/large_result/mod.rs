@@ -264,12 +264,12 @@ mod tests {
     #[test]
     fn the_notice_says_what_is_left_out_and_where_it_is() {
         let cut = cut(&["x".repeat(1000).as_str()], 100).unwrap();
-        let said = |place: ResultLocation| {
+        let notice_for = |place: ResultLocation| {
             CutNotice { cut: &cut, place: &place, keep: Duration::from_secs(3600) }.words().trim().to_owned()
         };
         let sizes = "[Shortened by Steadfast. This text has 1000 bytes. The first 75 and the last 25 are shown, and 900 are left \
                      out here. To read them, ";
-        let kept = ". The whole text is kept for 1 h.]";
+        let lifetime = ". The whole text is kept for 1 h.]";
         for (place, read) in [
             (
                 ResultLocation::Resource("steadfast://results/a".to_owned()),
@@ -284,12 +284,12 @@ mod tests {
                 "send `GET /v1/results/a?offset=75` to this gateway; each page names the next one",
             ),
         ] {
-            assert_eq!(said(place), format!("{sizes}{read}{kept}"));
+            assert_eq!(notice_for(place), format!("{sizes}{read}{lifetime}"));
         }
-        for (millis, told) in
+        for (millis, expected) in
             [(1, "1 ms"), (1500, "1 s"), (60_000, "1 min"), (90_000, "90 s"), (7_200_000, "2 h")]
         {
-            assert_eq!(span(Duration::from_millis(millis)), told);
+            assert_eq!(span(Duration::from_millis(millis)), expected);
         }
     }
 

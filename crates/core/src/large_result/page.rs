@@ -92,10 +92,10 @@ mod tests {
 
     #[test]
     fn a_place_that_is_none_is_refused_with_the_nearest_one() {
-        let why = |offset| page("a€", offset, 8).unwrap_err().to_string();
-        assert_eq!(why(5), "offset=5 is after the end of the text, which has 4 bytes");
+        let error_at = |offset| page("a€", offset, 8).unwrap_err().to_string();
+        assert_eq!(error_at(5), "offset=5 is after the end of the text, which has 4 bytes");
         for offset in [2, 3] {
-            assert!(why(offset).contains("a character that begins at 1"), "{}", why(offset));
+            assert!(error_at(offset).contains("a character that begins at 1"), "{}", error_at(offset));
         }
     }
 }

@@ -65,13 +65,13 @@ pub struct ResultTooLarge;
 pub struct LargeResultStore<T> {
     bounds: LargeResultBounds,
     /// Oldest first.
-    kept: VecDeque<LargeResult<T>>,
+    results: VecDeque<LargeResult<T>>,
 }
 
 impl<T> LargeResultStore<T> {
     /// Creates an empty storage with these bounds.
     pub fn new(bounds: LargeResultBounds) -> Self {
-        Self { bounds, kept: VecDeque::new() }
+        Self { bounds, results: VecDeque::new() }
     }
 
     /// Returns the bounds.
@@ -94,10 +94,10 @@ impl<T> LargeResultStore<T> {
         let is_same = |one: &LargeResult<T>| {
             one.about.reader == *reader && one.about.digest == digest && one.expires > now
         };
-        let mut found = self.kept.remove(self.kept.iter().position(is_same)?)?;
+        let mut found = self.results.remove(self.results.iter().position(is_same)?)?;
         found.expires = now + self.bounds.keep;
-        self.kept.push_back(found);
-        self.kept.back()
+        self.results.push_back(found);
+        self.results.back()
     }
 
     /// Stores a result. Returns the content of results that had to make room for it, or had expired.
@@ -111,13 +111,13 @@ impl<T> LargeResultStore<T> {
             return Err(ResultTooLarge);
         }
         let mut dropped = self.expire(now);
-        while self.kept.len() >= self.bounds.entries {
+        while self.results.len() >= self.bounds.entries {
             dropped.extend(self.give_up(|_| 1));
         }
         while self.bytes() > self.bounds.bytes - new.bytes {
             dropped.extend(self.give_up(|about| about.bytes));
         }
-        self.kept.push_back(LargeResult { about: new, expires: now + self.bounds.keep, content });
+        self.results.push_back(LargeResult { about: new, expires: now + self.bounds.keep, content });
         Ok(dropped)
     }
 
@@ -129,41 +129,41 @@ impl<T> LargeResultStore<T> {
         may_read: impl FnOnce(&ResultReader) -> bool,
         now: Timestamp,
     ) -> Option<&LargeResult<T>> {
-        let found = self.kept.iter().find(|one| *one.about.id == *id && one.expires > now)?;
+        let found = self.results.iter().find(|one| *one.about.id == *id && one.expires > now)?;
         may_read(&found.about.reader).then_some(found)
     }
 
     /// Drops expired results and returns their content.
     pub fn expire(&mut self, now: Timestamp) -> Vec<T> {
         // All results have the same lifetime, and a renewed one goes to the end, so the first one expires first.
-        let count = self.kept.iter().take_while(|one| one.expires <= now).count();
-        self.kept.drain(..count).map(|one| one.content).collect()
+        let count = self.results.iter().take_while(|one| one.expires <= now).count();
+        self.results.drain(..count).map(|one| one.content).collect()
     }
 
     /// Returns the time at which the next result expires.
     pub fn next_expiry(&self) -> Option<Timestamp> {
-        self.kept.front().map(|one| one.expires)
+        self.results.front().map(|one| one.expires)
     }
 
     /// Drops all results and returns their content.
     pub fn clear(&mut self) -> Vec<T> {
-        self.kept.drain(..).map(|one| one.content).collect()
+        self.results.drain(..).map(|one| one.content).collect()
     }
 
     fn bytes(&self) -> usize {
-        self.kept.iter().map(|one| one.about.bytes).sum()
+        self.results.iter().map(|one| one.about.bytes).sum()
     }
 
     /// Drops the oldest result of the reader with the highest total.
     fn give_up(&mut self, counted: impl Fn(&NewLargeResult) -> usize) -> Option<T> {
         let mut by_reader: BTreeMap<&ResultReader, usize> = BTreeMap::new();
-        for one in &self.kept {
+        for one in &self.results {
             *by_reader.entry(&one.about.reader).or_default() += counted(&one.about);
         }
         let most = by_reader.values().copied().max()?;
         let has_most = |one: &LargeResult<T>| by_reader.get(&one.about.reader) == Some(&most);
-        let oldest = self.kept.iter().position(has_most)?;
-        self.kept.remove(oldest).map(|one| one.content)
+        let oldest = self.results.iter().position(has_most)?;
+        self.results.remove(oldest).map(|one| one.content)
     }
 }
 
@@ -174,7 +174,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const START: Timestamp = Timestamp::from_millis(1_000_000);
 
-    fn kept(entries: usize, bytes: usize) -> LargeResultStore<String> {
+    fn store_of(entries: usize, bytes: usize) -> LargeResultStore<String> {
         LargeResultStore::new(LargeResultBounds { keep: 10 * SECOND, entries, bytes })
     }
 
@@ -194,24 +194,24 @@ mod tests {
     }
 
     fn keep(
-        kept: &mut LargeResultStore<String>,
+        store: &mut LargeResultStore<String>,
         id: &str,
         of: &str,
         bytes: usize,
         now: Timestamp,
     ) -> Vec<String> {
-        kept.keep(new(id, of, bytes), id.to_owned(), now).unwrap()
+        store.keep(new(id, of, bytes), id.to_owned(), now).unwrap()
     }
 
-    fn has(kept: &LargeResultStore<String>, id: &str, now: Timestamp) -> bool {
-        kept.find(id, |_| true, now).is_some()
+    fn has(store: &LargeResultStore<String>, id: &str, now: Timestamp) -> bool {
+        store.find(id, |_| true, now).is_some()
     }
 
     #[test]
     fn a_result_can_only_be_read_by_its_caller() {
-        let mut kept = kept(8, 100);
-        keep(&mut kept, "a", "acme/ann", 10, START);
-        let finds = |who: &str| kept.find("a", |own| *own == reader(who), START).is_some();
+        let mut store = store_of(8, 100);
+        keep(&mut store, "a", "acme/ann", 10, START);
+        let finds = |name: &str| store.find("a", |own| *own == reader(name), START).is_some();
         assert!(finds("acme/ann"));
         for stranger in ["acme/bob", "umbra/ann", "ann"] {
             assert!(!finds(stranger), "{stranger}");
@@ -220,48 +220,48 @@ mod tests {
 
     #[test]
     fn a_result_expires_when_its_time_is_over_and_not_before() {
-        let mut kept = kept(8, 100);
-        keep(&mut kept, "a", "ann", 10, START);
-        keep(&mut kept, "b", "ann", 10, START + SECOND);
-        assert_eq!(kept.next_expiry(), Some(START + 10 * SECOND));
+        let mut store = store_of(8, 100);
+        keep(&mut store, "a", "ann", 10, START);
+        keep(&mut store, "b", "ann", 10, START + SECOND);
+        assert_eq!(store.next_expiry(), Some(START + 10 * SECOND));
         let before = START + Duration::from_millis(9_999);
-        assert!(kept.expire(before).is_empty() && has(&kept, "a", before));
+        assert!(store.expire(before).is_empty() && has(&store, "a", before));
         let end = START + 10 * SECOND;
-        assert!(!has(&kept, "a", end) && has(&kept, "b", end), "also if it was not removed yet");
-        assert_eq!(kept.expire(end), ["a"]);
-        assert_eq!(kept.next_expiry(), Some(START + 11 * SECOND));
-        assert_eq!(kept.clear(), ["b"]);
-        assert_eq!(kept.next_expiry(), None);
+        assert!(!has(&store, "a", end) && has(&store, "b", end), "also if it was not removed yet");
+        assert_eq!(store.expire(end), ["a"]);
+        assert_eq!(store.next_expiry(), Some(START + 11 * SECOND));
+        assert_eq!(store.clear(), ["b"]);
+        assert_eq!(store.next_expiry(), None);
     }
 
     #[test]
     fn the_same_text_is_kept_once_and_as_long_as_a_new_one() {
-        let mut kept = kept(8, 100);
-        keep(&mut kept, "a", "ann", 10, START);
-        keep(&mut kept, "b", "ann", 10, START);
+        let mut store = store_of(8, 100);
+        keep(&mut store, "a", "ann", 10, START);
+        keep(&mut store, "b", "ann", 10, START);
         let (later, digest) = (START + 5 * SECOND, Digest::of(b"a"));
-        assert!(kept.renew(&reader("bob"), digest, later).is_none(), "to each reader their own");
-        assert!(kept.renew(&reader("ann"), Digest::of(b"c"), later).is_none());
-        assert_eq!(kept.renew(&reader("ann"), digest, later).map(|one| &*one.about.id), Some("a"));
-        assert_eq!(kept.expire(START + 10 * SECOND), ["b"]);
-        assert!(has(&kept, "a", START + 14 * SECOND));
-        assert!(kept.renew(&reader("ann"), digest, START + 15 * SECOND).is_none(), "it has expired");
+        assert!(store.renew(&reader("bob"), digest, later).is_none(), "to each reader their own");
+        assert!(store.renew(&reader("ann"), Digest::of(b"c"), later).is_none());
+        assert_eq!(store.renew(&reader("ann"), digest, later).map(|one| &*one.about.id), Some("a"));
+        assert_eq!(store.expire(START + 10 * SECOND), ["b"]);
+        assert!(has(&store, "a", START + 14 * SECOND));
+        assert!(store.renew(&reader("ann"), digest, START + 15 * SECOND).is_none(), "it has expired");
     }
 
     #[test]
     fn number_and_bytes_are_bounded_and_the_largest_reader_loses_its_oldest() {
-        let mut kept = kept(3, 100);
+        let mut store = store_of(3, 100);
         for (id, of) in [("b1", "bob"), ("a1", "ann"), ("a2", "ann")] {
-            assert!(keep(&mut kept, id, of, 10, START).is_empty());
+            assert!(keep(&mut store, id, of, 10, START).is_empty());
         }
-        assert_eq!(keep(&mut kept, "c1", "cid", 10, START), ["a1"], "too many");
-        assert_eq!(keep(&mut kept, "c2", "cid", 10, START), ["b1"], "all have one: the oldest goes");
-        assert_eq!(keep(&mut kept, "a3", "ann", 85, START), ["c1", "a2"], "too many, then too many bytes");
-        assert_eq!(keep(&mut kept, "a4", "ann", 6, START), ["a3"]);
-        assert!(has(&kept, "c2", START) && has(&kept, "a4", START));
-        assert_eq!(keep(&mut kept, "d", "dan", 100, START), ["c2", "a4"], "it takes up everything");
-        assert_eq!(kept.keep(new("e", "ann", 101), String::new(), START), Err(ResultTooLarge));
-        assert!(has(&kept, "d", START), "what cannot be kept pushes nothing out");
+        assert_eq!(keep(&mut store, "c1", "cid", 10, START), ["a1"], "too many");
+        assert_eq!(keep(&mut store, "c2", "cid", 10, START), ["b1"], "all have one: the oldest goes");
+        assert_eq!(keep(&mut store, "a3", "ann", 85, START), ["c1", "a2"], "too many, then too many bytes");
+        assert_eq!(keep(&mut store, "a4", "ann", 6, START), ["a3"]);
+        assert!(has(&store, "c2", START) && has(&store, "a4", START));
+        assert_eq!(keep(&mut store, "d", "dan", 100, START), ["c2", "a4"], "it takes up everything");
+        assert_eq!(store.keep(new("e", "ann", 101), String::new(), START), Err(ResultTooLarge));
+        assert!(has(&store, "d", START), "what cannot be kept pushes nothing out");
         assert!(
             !LargeResultStore::<()>::new(LargeResultBounds { keep: SECOND, entries: 0, bytes: 9 }).takes(1)
         );
@@ -269,10 +269,10 @@ mod tests {
 
     #[test]
     fn expired_results_make_room_first() {
-        let mut kept = kept(3, 100);
-        keep(&mut kept, "a", "ann", 10, START);
-        keep(&mut kept, "b", "bob", 10, START + SECOND);
-        keep(&mut kept, "c", "bob", 10, START + SECOND);
-        assert_eq!(keep(&mut kept, "d", "bob", 10, START + 10 * SECOND), ["a"]);
+        let mut store = store_of(3, 100);
+        keep(&mut store, "a", "ann", 10, START);
+        keep(&mut store, "b", "bob", 10, START + SECOND);
+        keep(&mut store, "c", "bob", 10, START + SECOND);
+        assert_eq!(keep(&mut store, "d", "bob", 10, START + 10 * SECOND), ["a"]);
     }
 }

@@ -56,14 +56,14 @@ fn only_what_is_on_its_way_becomes_ready() {
     for standing in all() {
         let mut restarts = standing_as(standing);
         restarts.record_ready(LATER);
-        let wanted = match standing {
+        let expected = match standing {
             ServerState::Starting { .. } => ServerState::Up { since: LATER },
             ServerState::Idle
             | ServerState::Up { .. }
             | ServerState::BackingOff { .. }
             | ServerState::Down(_) => standing,
         };
-        assert_eq!(restarts.state(), wanted);
+        assert_eq!(restarts.state(), expected);
     }
 }
 
@@ -82,11 +82,11 @@ fn every_standing_takes_every_death() {
             [ServerState::Idle, ServerState::Idle, ServerState::Idle, ServerState::Idle, all()[4]],
         ),
     ];
-    for (death, wanted) in table {
-        for (standing, wanted) in all().into_iter().zip(wanted) {
+    for (death, expected) in table {
+        for (standing, expected) in all().into_iter().zip(expected) {
             let mut restarts = standing_as(standing);
-            assert_eq!(restarts.record_exit(&policy, death, LATER), wanted, "{standing:?}, {death:?}");
-            assert_eq!(restarts.state(), wanted);
+            assert_eq!(restarts.record_exit(&policy, death, LATER), expected, "{standing:?}, {death:?}");
+            assert_eq!(restarts.state(), expected);
         }
     }
 }
@@ -96,11 +96,11 @@ fn a_reset_ends_waits_and_rests_and_leaves_what_runs() {
     for standing in all() {
         let mut restarts = standing_as(standing);
         restarts.reset();
-        let wanted = match standing {
+        let expected = match standing {
             ServerState::BackingOff { .. } | ServerState::Down(_) => ServerState::Idle,
             ServerState::Idle | ServerState::Starting { .. } | ServerState::Up { .. } => standing,
         };
-        assert_eq!(restarts.state(), wanted);
+        assert_eq!(restarts.state(), expected);
     }
 }
 
@@ -130,7 +130,7 @@ fn waits_until_down(
 #[test]
 fn waits_double_between_half_and_whole_and_the_fifth_death_is_the_last() {
     let policy = RestartPolicy::default();
-    let mut seen = Vec::new();
+    let mut last_waits = Vec::new();
     for seed in 0..100 {
         let (waits, down) = waits_until_down(&mut RestartTracker::new(seed), &policy, at(0));
         assert_eq!(waits.len(), 4);
@@ -139,11 +139,11 @@ fn waits_double_between_half_and_whole_and_the_fifth_death_is_the_last() {
         }
         assert_eq!(down.reason, DownReason::Crashes { count: 5, within: policy.window });
         assert_eq!(down.until, at(waits.iter().sum()) + policy.window);
-        seen.push(waits[3]);
+        last_waits.push(waits[3]);
     }
-    seen.sort_unstable();
-    seen.dedup();
-    assert!(seen.len() > 50, "seeds spread the waits");
+    last_waits.sort_unstable();
+    last_waits.dedup();
+    assert!(last_waits.len() > 50, "seeds spread the waits");
 }
 
 #[test]
@@ -272,13 +272,13 @@ enum RestartTestEvent {
 }
 
 fn happens() -> impl Strategy<Value = (RestartTestEvent, u64)> {
-    let what = prop_oneof![
+    let event = prop_oneof![
         4 => Just(RestartTestEvent::Asked),
         2 => Just(RestartTestEvent::Ready),
         4 => Just(RestartTestEvent::Died(ServerExit::Crashed)),
         1 => Just(RestartTestEvent::Died(ServerExit::CannotStart)),
     ];
-    (what, prop_oneof![4 => 0_u64..300, 1 => 0_u64..20_000, 1 => 0_u64..200_000])
+    (event, prop_oneof![4 => 0_u64..300, 1 => 0_u64..20_000, 1 => 0_u64..200_000])
 }
 
 proptest! {
@@ -291,9 +291,9 @@ proptest! {
     ) {
         let policy = RestartPolicy { well_after: Duration::from_millis(well_after), ..budget(crashes) };
         let (mut restarts, mut now, mut starts) = (RestartTracker::new(seed), at(0), Vec::new());
-        for (what, gap) in story {
+        for (event, gap) in story {
             now = now + Duration::from_millis(gap);
-            match what {
+            match event {
                 RestartTestEvent::Asked => if restarts.request_start(now) == StartDecision::Start {
                     starts.push(now);
                 },

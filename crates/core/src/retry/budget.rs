@@ -57,8 +57,8 @@ impl RetryBudget {
     /// newest second. One that steps back beyond all stored seconds resets the counters.
     fn current(&mut self, now: Timestamp) -> &mut BudgetBucket {
         let second = now.as_millis() / 1000;
-        let gone = second.saturating_sub(self.second);
-        if gone >= SECONDS as u64 || self.second.saturating_sub(second) >= SECONDS as u64 {
+        let elapsed = second.saturating_sub(self.second);
+        if elapsed >= SECONDS as u64 || self.second.saturating_sub(second) >= SECONDS as u64 {
             *self = Self { second, ..Self::default() };
         }
         while self.second < second {
@@ -89,8 +89,8 @@ mod tests {
         Timestamp::from_millis(millis)
     }
 
-    fn granted(budget: &mut RetryBudget, policy: &BudgetPolicy, wanted: u32, now: Timestamp) -> usize {
-        (0..wanted).filter(|_| budget.withdraw(policy, now)).count()
+    fn granted(budget: &mut RetryBudget, policy: &BudgetPolicy, requests: u32, now: Timestamp) -> usize {
+        (0..requests).filter(|_| budget.withdraw(policy, now)).count()
     }
 
     #[test]

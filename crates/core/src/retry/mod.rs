@@ -73,7 +73,7 @@ impl RetrySchedule {
             caller.start_by.map(|moment| Timestamp::from_millis(moment.as_millis().saturating_sub(1)));
         Self {
             attempts: 1,
-            most: caller.attempts.map_or(most, |asked| asked.clamp(1, most)),
+            most: caller.attempts.map_or(most, |requested| requested.clamp(1, most)),
             last_start: shortest
                 .map(|span| now + span)
                 .into_iter()
@@ -98,8 +98,8 @@ impl RetrySchedule {
         if self.attempts >= self.most {
             return Err(RetryStop::Attempts);
         }
-        if let Some(asked) = retry_after.filter(|asked| *asked > policy.longest_retry_after) {
-            return Err(RetryStop::RetryAfter(asked));
+        if let Some(requested) = retry_after.filter(|requested| *requested > policy.longest_retry_after) {
+            return Err(RetryStop::RetryAfter(requested));
         }
         let wait = self.spread.over(wait(&policy.backoff, self.attempts), policy.jitter);
         let counted_from = match policy.counted_from {

@@ -44,8 +44,11 @@ fn eh_2_1_exponential_waits_are_right_from_start_to_start() {
         // Each attempt takes a while, and delays are still counted from start to start.
         let (starts, stop) = starts(&policy, schedule(&policy, seed), 20);
         assert_eq!((starts.len(), stop), (5, RetryStop::Attempts));
-        for (wait, wanted) in waits(&starts).into_iter().zip([100, 200, 400, 800]) {
-            assert!(wait.abs_diff(wanted) <= wanted / 10, "{wait} is not {wanted} give or take a tenth");
+        for (wait, expected) in waits(&starts).into_iter().zip([100, 200, 400, 800]) {
+            assert!(
+                wait.abs_diff(expected) <= expected / 10,
+                "{wait} is not {expected} give or take a tenth"
+            );
         }
         assert!(starts[4].abs_diff(1500) <= 150);
     }
@@ -131,12 +134,12 @@ fn tr_7_attempts_are_capped_and_waits_bounded() {
 #[test]
 fn full_jitter_uses_the_whole_range_and_differs_between_calls() {
     let policy = RetryPolicy { backoff: Backoff::Constant(ms(9)), ..retry_of(PolicyProfile::Standard) };
-    let mut seen = [0_u32; 10];
+    let mut counts = [0_u32; 10];
     for seed in 0..2000 {
         let first = schedule(&policy, seed).next(&policy, at(0), None, at(0)).unwrap();
-        seen[usize::try_from(first.as_millis()).unwrap()] += 1;
+        counts[usize::try_from(first.as_millis()).unwrap()] += 1;
     }
-    assert!(seen.iter().all(|count| (140..=260).contains(count)), "about 200 each: {seen:?}");
+    assert!(counts.iter().all(|count| (140..=260).contains(count)), "about 200 each: {counts:?}");
 }
 
 #[test]
@@ -162,8 +165,8 @@ fn a_list_repeats_its_last_wait() {
 #[test]
 fn what_the_other_side_asks_for_is_waited_if_it_is_longer() {
     let policy = RetryPolicy { jitter: Jitter::None, ..retry_of(PolicyProfile::Stepped) };
-    for (asked, start) in [(0, 1100), (99, 1100), (101, 1101), (60_000, 61_000)] {
-        let next = schedule(&policy, 1).next(&policy, at(400), Some(ms(asked)), at(1000));
+    for (requested, start) in [(0, 1100), (99, 1100), (101, 1101), (60_000, 61_000)] {
+        let next = schedule(&policy, 1).next(&policy, at(400), Some(ms(requested)), at(1000));
         assert_eq!(next, Ok(at(start)));
     }
     let next = schedule(&policy, 1).next(&policy, at(400), Some(ms(60_001)), at(1000));
@@ -216,16 +219,16 @@ fn a_caller_may_only_lower_what_the_policy_allows() {
         jitter: Jitter::None,
         ..retry_of(PolicyProfile::Standard)
     };
-    for (asked, most) in
+    for (requested, most) in
         [(None, 4), (Some(0), 1), (Some(1), 1), (Some(3), 3), (Some(4), 4), (Some(u32::MAX), 4)]
     {
-        let caller = CallerLimits { attempts: asked, ..CallerLimits::default() };
+        let caller = CallerLimits { attempts: requested, ..CallerLimits::default() };
         let schedule = RetrySchedule::new(&policy, &caller, None, 1, at(0));
         assert_eq!(schedule.most(), most);
         assert_eq!(starts(&policy, schedule, 0).0.len(), most as usize);
     }
-    for (asked, attempts) in [(ms(150), 2), (Duration::MAX, 4)] {
-        let caller = CallerLimits { elapsed: Some(asked), ..CallerLimits::default() };
+    for (requested, attempts) in [(ms(150), 2), (Duration::MAX, 4)] {
+        let caller = CallerLimits { elapsed: Some(requested), ..CallerLimits::default() };
         assert_eq!(
             starts(&policy, RetrySchedule::new(&policy, &caller, None, 1, at(0)), 0).0.len(),
             attempts
@@ -353,7 +356,7 @@ proptest! {
                 Err(_) => prop_assert!(schedule.clone().next(&policy, started, Some(Duration::MAX), now).is_err()),
             }
             prop_assert!(schedule.attempts() <= attempts);
-            prop_assert!(schedule.attempts() <= caller.attempts.map_or(attempts, |asked| asked.max(1)));
+            prop_assert!(schedule.attempts() <= caller.attempts.map_or(attempts, |requested| requested.max(1)));
         }
     }
 }

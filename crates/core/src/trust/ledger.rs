@@ -176,7 +176,7 @@ impl TrustLedger {
         if self.is_blocked(tool) {
             return Vec::new();
         }
-        let told = ChangeContext {
+        let context = ChangeContext {
             scope: TrustScope::Tool,
             tool: Some(tool),
             signature: None,
@@ -198,14 +198,14 @@ impl TrustLedger {
                 step
             }
         };
-        vec![told.change(step, now)]
+        vec![context.change(step, now)]
     }
 
     /// Starts the recovery of escalated accounts, by approval of an operator. Blocked accounts stay blocked.
     pub fn approve_recovery(&mut self, target: TrustTarget<'_>, now: Timestamp) -> Vec<TrustChange> {
         let mut changes = Vec::new();
-        for (told, account) in self.accounts_of(target) {
-            changes.extend(account.approve_recovery(now).map(|step| told.change(step, now)));
+        for (context, account) in self.accounts_of(target) {
+            changes.extend(account.approve_recovery(now).map(|step| context.change(step, now)));
         }
         changes
     }
@@ -213,11 +213,12 @@ impl TrustLedger {
     /// Restores trust in the target: clears its state, its counters, and the failures in its window.
     pub fn reset(&mut self, target: TrustTarget<'_>, now: Timestamp) -> Vec<TrustChange> {
         let mut changes = Vec::new();
-        for (told, account) in self.accounts_of(target) {
+        for (context, account) in self.accounts_of(target) {
             let from = account.state.name();
             *account = TrustAccount { trust_restored_at: Some(now), ..TrustAccount::default() };
             if from != TrustState::Trusted {
-                changes.push(told.change(AccountTransition::to_trusted(from, "reset by an operator"), now));
+                changes
+                    .push(context.change(AccountTransition::to_trusted(from, "reset by an operator"), now));
             }
         }
         match target {
@@ -235,14 +236,14 @@ impl TrustLedger {
                 self.fence_calls(|_| true);
                 self.fence_domain(|_| true);
                 if self.all_blocked.take().is_some() {
-                    let told = ChangeContext {
+                    let context = ChangeContext {
                         scope: TrustScope::Tool,
                         tool: None,
                         signature: None,
                         domain: None,
                         notify: NotifyChoice::Yes,
                     };
-                    changes.push(told.change(
+                    changes.push(context.change(
                         AccountTransition::to_trusted(TrustState::Blocked, "reset by an operator"),
                         now,
                     ));
@@ -292,60 +293,69 @@ impl TrustLedger {
     fn take(
         &mut self,
         rules: TrustRules<'_>,
-        who: CallSubject<'_>,
+        subject: CallSubject<'_>,
         finished: FinishedOutcome,
         began: Timestamp,
         now: Timestamp,
     ) -> Vec<TrustChange> {
         self.created.get_or_insert(now);
-        if let Some(stats) = who.domain.and_then(|domain| self.stats.get_or_insert(domain.clone(), now)) {
+        if let Some(stats) = subject.domain.and_then(|domain| self.stats.get_or_insert(domain.clone(), now)) {
             stats.count(finished, now);
         }
         match finished {
-            FinishedOutcome::Success if self.is_blocked(who.tool) => Vec::new(),
-            FinishedOutcome::Success => self.succeeded(rules, who, now),
+            FinishedOutcome::Success if self.is_blocked(subject.tool) => Vec::new(),
+            FinishedOutcome::Success => self.succeeded(rules, subject, now),
             FinishedOutcome::Failure { severity: Severity::Security, recoverable } => {
-                self.remember(who.entry(Severity::Security, recoverable, now));
-                self.block_tool(who.tool, "security concern", NotifyChoice::by(rules.signature), now)
+                self.remember(subject.entry(Severity::Security, recoverable, now));
+                self.block_tool(subject.tool, "security concern", NotifyChoice::by(rules.signature), now)
             }
-            FinishedOutcome::Failure { severity, recoverable } if self.is_blocked(who.tool) => {
-                self.remember(who.entry(severity, recoverable, now));
+            FinishedOutcome::Failure { severity, recoverable } if self.is_blocked(subject.tool) => {
+                self.remember(subject.entry(severity, recoverable, now));
                 Vec::new()
             }
             FinishedOutcome::Failure { severity, recoverable } => {
-                self.failed(rules, who, AccountFailure { severity, recoverable, began }, now)
+                self.failed(rules, subject, AccountFailure { severity, recoverable, began }, now)
             }
         }
     }
 
-    fn succeeded(&mut self, rules: TrustRules<'_>, who: CallSubject<'_>, now: Timestamp) -> Vec<TrustChange> {
+    fn succeeded(
+        &mut self,
+        rules: TrustRules<'_>,
+        subject: CallSubject<'_>,
+        now: Timestamp,
+    ) -> Vec<TrustChange> {
         let mut changes = Vec::new();
         let mut steps = Vec::new();
-        for name in self.whole_tool(who.tool) {
+        for name in self.whole_tool(subject.tool) {
             if let Some(account) = self.tools.items.get_mut(&name) {
                 account.succeed(rules.signature, now, &mut steps);
                 if steps.iter().any(|step| step.to == TrustState::Trusted) {
                     self.fence_calls(|entry| entry.is_about(&name) && entry.signature.is_none());
                 }
-                who.change_context(TrustScope::Tool, rules.signature).append(&mut steps, &mut changes, now);
-            }
-        }
-        if let Some(signature) = who.signature {
-            let key = (who.tool.clone(), signature.clone());
-            if let Some(account) = known_or_rated(&mut self.signatures, key, rules.signature, now) {
-                account.succeed(rules.signature, now, &mut steps);
-                who.change_context(TrustScope::Signature, rules.signature).append(
+                subject.change_context(TrustScope::Tool, rules.signature).append(
                     &mut steps,
                     &mut changes,
                     now,
                 );
             }
         }
-        if let Some((domain, rule)) = who.domain.zip(rules.domain)
+        if let Some(signature) = subject.signature {
+            let key = (subject.tool.clone(), signature.clone());
+            if let Some(account) = known_or_rated(&mut self.signatures, key, rules.signature, now) {
+                account.succeed(rules.signature, now, &mut steps);
+                subject.change_context(TrustScope::Signature, rules.signature).append(
+                    &mut steps,
+                    &mut changes,
+                    now,
+                );
+            }
+        }
+        if let Some((domain, rule)) = subject.domain.zip(rules.domain)
             && let Some(account) = known_or_rated(&mut self.domains, domain.clone(), rule, now)
         {
             account.succeed(rule, now, &mut steps);
-            who.change_context(TrustScope::Domain, rule).append(&mut steps, &mut changes, now);
+            subject.change_context(TrustScope::Domain, rule).append(&mut steps, &mut changes, now);
         }
         for change in changes.iter().filter(|change| change.to == TrustState::Trusted) {
             match change.scope {
@@ -353,10 +363,10 @@ impl TrustLedger {
                 TrustScope::Tool => {}
                 TrustScope::Signature => {
                     self.fence_calls(|entry| {
-                        entry.is_about(who.tool) && entry.signature.as_ref() == who.signature
+                        entry.is_about(subject.tool) && entry.signature.as_ref() == subject.signature
                     });
                 }
-                TrustScope::Domain => self.fence_domain(|entry| entry.domain.as_ref() == who.domain),
+                TrustScope::Domain => self.fence_domain(|entry| entry.domain.as_ref() == subject.domain),
             }
         }
         changes
@@ -365,7 +375,7 @@ impl TrustLedger {
     fn failed(
         &mut self,
         rules: TrustRules<'_>,
-        who: CallSubject<'_>,
+        subject: CallSubject<'_>,
         failure: AccountFailure,
         now: Timestamp,
     ) -> Vec<TrustChange> {
@@ -373,38 +383,38 @@ impl TrustLedger {
         let mut changes = Vec::new();
         let mut steps = Vec::new();
         let mut severity = failure.severity;
-        let holder = match who.signature {
-            Some(signature) => self.signatures.get_or_insert((who.tool.clone(), signature.clone()), now),
-            None => self.tools.get_or_insert(who.tool.clone(), now),
+        let holder = match subject.signature {
+            Some(signature) => self.signatures.get_or_insert((subject.tool.clone(), signature.clone()), now),
+            None => self.tools.get_or_insert(subject.tool.clone(), now),
         };
         // If all accounts are escalated or blocked, there is no room for another account.
         if let Some(account) = holder {
             if severity == Severity::Permission && account.is_repeated_refusal(rule, now) {
                 severity = Severity::RepeatedAuth;
             }
-            account.domain = who.domain.cloned();
+            account.domain = subject.domain.cloned();
             account.fail(rule, AccountFailure { severity, ..failure }, now, &mut steps);
-            let scope = if who.signature.is_some() { TrustScope::Signature } else { TrustScope::Tool };
-            who.change_context(scope, rule).append(&mut steps, &mut changes, now);
+            let scope = if subject.signature.is_some() { TrustScope::Signature } else { TrustScope::Tool };
+            subject.change_context(scope, rule).append(&mut steps, &mut changes, now);
         }
         // If the tool as a whole was reported and has not recovered, each call of its signatures counts.
-        if who.signature.is_some() {
-            for name in self.whole_tool(who.tool) {
+        if subject.signature.is_some() {
+            for name in self.whole_tool(subject.tool) {
                 if let Some(account) = self.tools.items.get_mut(&name)
                     && account.state(rule, now) != TrustState::Trusted
                 {
                     account.fail(rule, AccountFailure { severity, ..failure }, now, &mut steps);
-                    who.change_context(TrustScope::Tool, rule).append(&mut steps, &mut changes, now);
+                    subject.change_context(TrustScope::Tool, rule).append(&mut steps, &mut changes, now);
                 }
             }
         }
-        if let Some((domain, rule)) = who.domain.zip(rules.domain)
+        if let Some((domain, rule)) = subject.domain.zip(rules.domain)
             && let Some(account) = self.domains.get_or_insert(domain.clone(), now)
         {
             account.fail(rule, failure, now, &mut steps);
-            who.change_context(TrustScope::Domain, rule).append(&mut steps, &mut changes, now);
+            subject.change_context(TrustScope::Domain, rule).append(&mut steps, &mut changes, now);
         }
-        let entry = who.entry(severity, failure.recoverable, now);
+        let entry = subject.entry(severity, failure.recoverable, now);
         self.remember(HistoryEntry {
             counts_for_call: true,
             counts_for_domain: rules.domain.is_some(),
@@ -449,25 +459,25 @@ impl TrustLedger {
         target: TrustTarget<'a>,
     ) -> impl Iterator<Item = (ChangeContext<'a>, &'a mut TrustAccount)> {
         let tools = self.tools.items.iter_mut().filter(move |(tool, _)| match target {
-            TrustTarget::Tool(wanted) => {
-                *tool == wanted || (tool.is_in_any_namespace() && tool.tool == wanted.tool)
+            TrustTarget::Tool(named) => {
+                *tool == named || (tool.is_in_any_namespace() && tool.tool == named.tool)
             }
             TrustTarget::All => true,
             TrustTarget::Signature(..) | TrustTarget::Domain(_) => false,
         });
         let signatures =
             self.signatures.items.iter_mut().filter(move |((tool, signature), _)| match target {
-                TrustTarget::Signature(of, wanted) => tool == of && signature == wanted,
-                TrustTarget::Tool(wanted) => tool == wanted,
+                TrustTarget::Signature(of, named) => tool == of && signature == named,
+                TrustTarget::Tool(named) => tool == named,
                 TrustTarget::All => true,
                 TrustTarget::Domain(_) => false,
             });
         let domains = self.domains.items.iter_mut().filter(move |(domain, _)| match target {
-            TrustTarget::Domain(wanted) => *domain == wanted,
+            TrustTarget::Domain(named) => *domain == named,
             TrustTarget::All => true,
             TrustTarget::Signature(..) | TrustTarget::Tool(_) => false,
         });
-        let told = |scope, tool, signature, domain| ChangeContext {
+        let context = |scope, tool, signature, domain| ChangeContext {
             scope,
             tool,
             signature,
@@ -475,12 +485,12 @@ impl TrustLedger {
             notify: NotifyChoice::Yes,
         };
         let tools =
-            tools.map(move |(tool, account)| (told(TrustScope::Tool, Some(tool), None, None), account));
+            tools.map(move |(tool, account)| (context(TrustScope::Tool, Some(tool), None, None), account));
         let signatures = signatures.map(move |((tool, signature), account)| {
-            (told(TrustScope::Signature, Some(tool), Some(signature), None), account)
+            (context(TrustScope::Signature, Some(tool), Some(signature), None), account)
         });
         let domains = domains
-            .map(move |(domain, account)| (told(TrustScope::Domain, None, None, Some(domain)), account));
+            .map(move |(domain, account)| (context(TrustScope::Domain, None, None, Some(domain)), account));
         tools.chain(signatures).chain(domains)
     }
 

@@ -64,8 +64,8 @@ pub(super) fn word<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> R
 /// Reads a plugin. A host that does not know it may leave it empty.
 pub(super) fn plugin<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Namespace>, D::Error> {
     let text = Option::<String>::deserialize(from)?;
-    let said = text.filter(|text| !text.is_empty() && text != ToolRef::ANY_NAMESPACE);
-    said.map(Namespace::new).transpose().map_err(D::Error::custom)
+    let named = text.filter(|text| !text.is_empty() && text != ToolRef::ANY_NAMESPACE);
+    named.map(Namespace::new).transpose().map_err(D::Error::custom)
 }
 
 /// Reads a plugin, or the wildcard.

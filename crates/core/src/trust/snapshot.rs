@@ -91,10 +91,12 @@ pub enum TrustSnapshotError {
         problem: &'static str,
     },
     /// The stored ledger exceeds a limit.
-    #[error("the stored trust has {found} entries of scope {what:?}, {allowed} are allowed; raise the bound")]
+    #[error(
+        "the stored trust has {found} entries of scope {scope:?}, {allowed} are allowed; raise the bound"
+    )]
     TooMany {
         /// The scope of the entries.
-        what: TrustScope,
+        scope: TrustScope,
         /// Number found.
         found: usize,
         /// Number allowed.
@@ -203,13 +205,13 @@ impl TrustLedger {
             domains: self.domains.most,
             history: self.most_history,
         };
-        let theirs = Self::restore(snapshot, bounds)?;
-        self.tools.adopt(theirs.tools, written);
-        self.signatures.adopt(theirs.signatures, written);
-        self.domains.adopt(theirs.domains, written);
-        self.all_blocked = match (self.all_blocked.take(), theirs.all_blocked) {
-            (Some(ours), None) if ours.at > written => Some(ours),
-            (_, theirs) => theirs,
+        let other = Self::restore(snapshot, bounds)?;
+        self.tools.adopt(other.tools, written);
+        self.signatures.adopt(other.signatures, written);
+        self.domains.adopt(other.domains, written);
+        self.all_blocked = match (self.all_blocked.take(), other.all_blocked) {
+            (Some(own), None) if own.at > written => Some(own),
+            (_, other) => other,
         };
         Ok(())
     }
@@ -238,13 +240,13 @@ impl TrustLedger {
     }
 
     fn check_bounds(&self, bounds: TrustBounds) -> Result<(), TrustSnapshotError> {
-        for (what, found, allowed) in [
+        for (scope, found, allowed) in [
             (TrustScope::Tool, self.tools.items.len(), bounds.tools),
             (TrustScope::Signature, self.signatures.items.len(), bounds.signatures),
             (TrustScope::Domain, self.domains.items.len(), bounds.domains),
         ] {
             if found > allowed {
-                return Err(TrustSnapshotError::TooMany { what, found, allowed });
+                return Err(TrustSnapshotError::TooMany { scope, found, allowed });
             }
         }
         Ok(())
@@ -272,14 +274,14 @@ impl TrustLedger {
 
 impl<K: Ord + Clone> BoundedMap<K, TrustAccount> {
     /// Merges accounts that were stored at `written`.
-    fn adopt(&mut self, theirs: Self, written: Timestamp) {
+    fn adopt(&mut self, other: Self, written: Timestamp) {
         for (key, account) in &mut self.items {
-            let reset = theirs.items.get(key).is_none_or(|stored| stored.state == State::Trusted);
+            let reset = other.items.get(key).is_none_or(|stored| stored.state == State::Trusted);
             if account.state != State::Trusted && reset && account.touched() < written {
                 *account = TrustAccount { trust_restored_at: Some(written), ..TrustAccount::default() };
             }
         }
-        for (key, stored) in theirs.items.into_iter().filter(|(_, stored)| stored.state != State::Trusted) {
+        for (key, stored) in other.items.into_iter().filter(|(_, stored)| stored.state != State::Trusted) {
             if let Some(account) = self.get_or_insert(key, written)
                 && account.is_behind(&stored)
             {

@@ -40,9 +40,9 @@ impl EngineAdmin {
         let owner = tenant.cloned();
         let (mut about, mut recovers) = (None, None);
         let decided = self.approvals.change(&owner, |approvals| {
-            let asked = approvals.parked(now).find(|(id, _)| *id == request);
-            about = asked.as_ref().map(|(_, parked)| parked.tool.to_string());
-            recovers = asked.map(|(_, parked)| (parked.tool.clone(), parked.prompt.domain.clone()));
+            let entry = approvals.parked(now).find(|(id, _)| *id == request);
+            about = entry.as_ref().map(|(_, parked)| parked.tool.to_string());
+            recovers = entry.map(|(_, parked)| (parked.tool.clone(), parked.prompt.domain.clone()));
             approvals.decide(request, decision, grantor, now)
         });
         let decided = decided.await.map_err(ApprovalError::Store)?.map_err(ApprovalError::NotDecided)?;

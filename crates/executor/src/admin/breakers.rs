@@ -197,9 +197,9 @@ impl EngineAdmin {
             BreakerKey::Tool(tool) => self.policies.of_tool(tenant, tool),
             BreakerKey::Dependency(name) => {
                 let dependency = DependencyKey { tenant: tenant.clone(), name: name.clone() };
-                let seen = self.machines.dependencies.find(&dependency);
-                let seen = seen.and_then(|cell| cell.policy.lock().clone());
-                seen.unwrap_or_else(|| self.policies.of_dependency(tenant, name))
+                let cell = self.machines.dependencies.find(&dependency);
+                let policy = cell.and_then(|cell| cell.policy.lock().clone());
+                policy.unwrap_or_else(|| self.policies.of_dependency(tenant, name))
             }
         }
     }

@@ -98,11 +98,11 @@ impl GuardTrips {
         let request = call.request();
         let layers: Vec<_> =
             refused.into_iter().chain(result.remarks.iter().map(|remark| remark.layer)).collect();
-        let told = || {
-            let failure = result.ended.as_ref().err().map(|failure| failure.message.as_ref());
+        let error_text = || {
+            let failure = result.outcome.as_ref().err().map(|failure| failure.message.as_ref());
             let remarks = result.remarks.iter().map(|remark| remark.text.as_ref());
-            let told: Vec<_> = failure.into_iter().chain(remarks).collect();
-            steadfast_redact::excerpt(&told.join("\n"), LONGEST)
+            let parts: Vec<_> = failure.into_iter().chain(remarks).collect();
+            steadfast_redact::excerpt(&parts.join("\n"), LONGEST)
         };
         self.add(
             |trip| {
@@ -115,7 +115,8 @@ impl GuardTrips {
                 trip.times = trip.times.saturating_add(1);
                 trip.last_at_ms = now;
                 if trip.layers != layers || trip.refused != refused.is_some() {
-                    (trip.layers, trip.refused, trip.error) = (layers.clone(), refused.is_some(), told());
+                    (trip.layers, trip.refused, trip.error) =
+                        (layers.clone(), refused.is_some(), error_text());
                 }
             },
             || GuardTrip {
@@ -130,7 +131,7 @@ impl GuardTrips {
                 layers: layers.clone(),
                 refused: refused.is_some(),
                 arguments: steadfast_redact::excerpt(envelope.payload.params.as_str(), LONGEST),
-                error: told(),
+                error: error_text(),
                 digest: request.digest,
             },
         );
@@ -139,7 +140,7 @@ impl GuardTrips {
 
 /// Returns the layer that refused a call without a run.
 fn refused_by(result: &CallResult) -> Option<GuardLayer> {
-    let failure = result.ended.as_ref().err().filter(|_| result.attempts == 0)?;
+    let failure = result.outcome.as_ref().err().filter(|_| result.attempts == 0)?;
     let by = |layer: GuardLayer| failure.rule.as_deref() == Some(layer.as_str());
     if failure.code == Code::ToolErrorLimit {
         Some(GuardLayer::TurnLimit)

@@ -196,15 +196,15 @@ impl EngineAdmin {
         let tenant = tenant.cloned();
         let mut views = BTreeMap::new();
         for (key, cell) in self.machines.tools.all() {
-            let seen = cell.lock().seen.clone();
-            if let Some(seen) = seen.filter(|_| key.tenant == tenant) {
+            let counts = cell.lock().counts.clone();
+            if let Some(counts) = counts.filter(|_| key.tenant == tenant) {
                 let view = ToolView {
                     called: true,
-                    calls: seen.calls,
-                    failures: seen.failures,
-                    refused: seen.refused,
-                    last_call_at: Some(seen.last),
-                    ..ToolView::of(key.tool.clone(), seen.policy.class)
+                    calls: counts.calls,
+                    failures: counts.failures,
+                    refused: counts.refused,
+                    last_call_at: Some(counts.last),
+                    ..ToolView::of(key.tool.clone(), counts.policy.class)
                 };
                 views.insert(key.tool, view);
             }

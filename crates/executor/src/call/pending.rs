@@ -37,7 +37,7 @@ impl PendingCall {
 
     /// Returns a receiver of the progress signals of the call's attempts.
     pub fn progress_signals(&self) -> ProgressSignals {
-        ProgressSignals { desk: self.desk.clone(), seen: 0 }
+        ProgressSignals { desk: self.desk.clone(), last_count: 0 }
     }
 
     /// Moves the rest of the call to a task of its own.
@@ -69,7 +69,7 @@ impl Future for PendingCall {
 impl Drop for PendingCall {
     fn drop(&mut self) {
         if self.drive.is_some() {
-            self.desk.control.gone();
+            self.desk.control.disconnect();
             self.detach();
         }
     }
@@ -98,12 +98,12 @@ impl CallCanceller {
 #[derive(Debug)]
 pub struct ProgressSignals {
     desk: Arc<CallerSlot>,
-    seen: u32,
+    last_count: u32,
 }
 
 impl ProgressSignals {
     /// Waits for the next signal. Several signals since the last wait count as one.
     pub async fn next(&mut self) {
-        self.seen = self.desk.control.signs(self.seen).await;
+        self.last_count = self.desk.control.wait_for_progress(self.last_count).await;
     }
 }

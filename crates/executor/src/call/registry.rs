@@ -76,11 +76,11 @@ impl ResolvedTool {
     /// Returns a stand-in for a tool that does not exist. The call then takes the normal path, so that the loop guard
     /// stops a model which repeats it.
     pub fn unknown_tool(tool: &ToolRef) -> Self {
-        let why = format!(
+        let message = format!(
             "Unknown tool: {tool}. There is no tool with this name here: tools of [http_tools.NAME] are `http/NAME`, those of [command_tools.NAME] are `command/NAME`, those of a server are `SERVER/NAME`"
         );
         Self::new(move |_: Attempt| {
-            let fault = AttemptFault::new(FaultSource::JsonRpc { code: METHOD_NOT_FOUND }, why.clone());
+            let fault = AttemptFault::new(FaultSource::JsonRpc { code: METHOD_NOT_FOUND }, message.clone());
             async move { Err(fault.into()) }
         })
     }

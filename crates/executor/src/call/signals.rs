@@ -65,7 +65,7 @@ impl CallSignals {
         self.raise(CANCEL);
     }
 
-    pub(crate) fn gone(&self) {
+    pub(crate) fn disconnect(&self) {
         self.raise(GONE);
     }
 
@@ -79,14 +79,14 @@ impl CallSignals {
         self.raise(PROGRESS);
     }
 
-    /// Waits until the number of progress signals differs from `seen`, and returns it. For surfaces that pass them on;
-    /// the call itself waits for [signals](Self::heard).
-    pub(crate) async fn signs(&self, seen: u32) -> u32 {
+    /// Waits until the number of progress signals differs from `last_count`, and returns it. For surfaces that pass
+    /// them on; the call itself waits for [signals](Self::next_signal).
+    pub(crate) async fn wait_for_progress(&self, last_count: u32) -> u32 {
         loop {
             let shown = self.shown.notified();
-            let signs = self.signs.load(Ordering::Acquire);
-            if signs != seen {
-                return signs;
+            let count = self.signs.load(Ordering::Acquire);
+            if count != last_count {
+                return count;
             }
             shown.await;
         }

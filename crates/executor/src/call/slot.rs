@@ -54,12 +54,12 @@ impl CallerSlot {
         at: u64,
     ) {
         if !self.given.load(Ordering::Acquire) {
-            let told = result.is_unknown_outcome().then(|| OutcomeRecipient {
+            let recipient = result.is_unknown_outcome().then(|| OutcomeRecipient {
                 session: SessionId::of(request),
                 server: request.tool.namespace.clone(),
             });
             let receipt = result.receipt.clone();
-            let arrival = receipt.map(|receipt| deliveries.hand_over(receipt, store.clone(), told, at));
+            let arrival = receipt.map(|receipt| deliveries.hand_over(receipt, store.clone(), recipient, at));
             let remarks = result.remarks().collect();
             let mut result = result.to_envelope(request);
             if let Some(assistance) = self.assistance.get() {

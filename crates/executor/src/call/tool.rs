@@ -312,8 +312,9 @@ impl<T: ToolHandler> DynTool for T {
 }
 
 fn panicked(panic: &(dyn Any + Send)) -> AttemptError {
-    let said = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
-    AttemptFault::new(FaultSource::Panic, said.unwrap_or("the tool panicked")).into()
+    let message =
+        panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
+    AttemptFault::new(FaultSource::Panic, message.unwrap_or("the tool panicked")).into()
 }
 
 /// Returns the object with one more member, or `None` if it has that member already.

@@ -14,17 +14,17 @@ impl CallDriver {
     pub(super) async fn ask(&mut self, ask: Box<ApprovalRequest>) {
         let shown = shown(&self.envelope);
         let now = self.calls.clock.now();
-        let asked = self.calls.approvals.change_at_least_here(&self.call.request().tenant, |approvals| {
+        let pending = self.calls.approvals.change_at_least_here(&self.call.request().tenant, |approvals| {
             let policy = &self.call.policy().approval;
             approvals.ask(
-                wanted(&self.call, DecisionSource::of(&ask)),
+                approval_subject(&self.call, DecisionSource::of(&ask)),
                 &ask.escalation,
                 Some(&shown),
                 policy,
                 now,
             )
         });
-        let id = asked.await.id;
+        let id = pending.await.id;
         let request = self.call.request();
         self.calls.approvals.notify_request(
             &request.tenant,
@@ -59,7 +59,7 @@ impl CallDriver {
         match decided.await {
             Ok(_) if decision == ApprovalDecision::Recover => self.recover(recovers).await,
             Ok(_) => {}
-            Err(why) => tracing::info!(event = "approval.not_taken", %why),
+            Err(error) => tracing::info!(event = "approval.not_taken", "why" = %error),
         }
     }
 
@@ -76,7 +76,7 @@ impl CallDriver {
 }
 
 /// Returns the description of the call that approvals are matched against.
-pub(super) fn wanted(call: &Call, answers: DecisionSource) -> ApprovalSubject<'_> {
+pub(super) fn approval_subject(call: &Call, answers: DecisionSource) -> ApprovalSubject<'_> {
     let request = call.request();
     ApprovalSubject {
         tool: &request.tool,

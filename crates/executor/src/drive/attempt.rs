@@ -79,12 +79,12 @@ impl CallDriver {
             return CallEvent::Woke(WakeReason::Time);
         };
         let after = self.calls.clock.now().since(*started);
-        let why = match cut {
+        let reason = match cut {
             CutReason::Silent(_) | CutReason::TooLong => "the tool did not answer in time",
             CutReason::Deadline => "the deadline of the call has passed",
             CutReason::Cancelled => "the call was withdrawn",
         };
-        self.end_attempt(AttemptFault::new(FaultSource::Timeout { after }, why)).await
+        self.end_attempt(AttemptFault::new(FaultSource::Timeout { after }, reason)).await
     }
 
     /// Ends the attempt because the engine stops. Its outcome stays unknown.

@@ -36,13 +36,13 @@ pub(crate) struct DeferredApproval {
 
 impl StoreOperation {
     pub(super) fn of(
-        kept: DeferredWrite,
+        write: DeferredWrite,
         store: &Arc<dyn StateStore>,
         call: &Call,
         envelope: &CallEnvelope,
         now: Timestamp,
     ) -> StoreRetry<Self> {
-        let (what, due) = match kept {
+        let (operation, due) = match write {
             DeferredWrite::Save(save) => (Self::Save(store.clone(), save), now + FIRST_PAUSE),
             DeferredWrite::Release(release) => (Self::Release(store.clone(), release), now + COMMAND_LIVES),
             DeferredWrite::Park(ask) => {
@@ -62,7 +62,7 @@ impl StoreOperation {
                 (Self::GiveBack { tenant, grant, spender: owner.digest() }, now)
             }
         };
-        StoreRetry::new(what, due)
+        StoreRetry::new(operation, due)
     }
 
     /// Returns true if the caller relies on it: it may get the response and call again at once.
@@ -103,14 +103,14 @@ impl RetryableOperation for StoreOperation {
 
 impl DeferredApproval {
     fn ask(&self, approvals: &mut ApprovalLedger, now: Timestamp) -> ParkedRequestId {
-        let wanted = ApprovalSubject {
+        let subject = ApprovalSubject {
             tool: &self.request.tool,
             arguments: self.request.digest,
             signature: &self.request.signature,
             session: self.request.session.as_ref(),
             blocked: self.ask.operator_only,
         };
-        approvals.ask(wanted, &self.ask.escalation, Some(&self.shown), &self.policy, now).id
+        approvals.ask(subject, &self.ask.escalation, Some(&self.shown), &self.policy, now).id
     }
 }
 

@@ -14,7 +14,7 @@ impl CallDriver {
     }
 
     /// Informs operators, followers and hooks of the end of the call before its caller gets the response.
-    pub(super) async fn ended(&mut self, result: &CallResult) {
+    pub(super) async fn notify_of_end(&mut self, result: &CallResult) {
         self.tell();
         if let Some(unknown) = self.unnotified.take()
             && result.is_unknown_outcome()
@@ -22,13 +22,13 @@ impl CallDriver {
             let about = self.about();
             self.calls.telemetry.notify_of_unknown(&about, &unknown);
         }
-        if let (Some((_, entered)), Err(failure)) = (&self.entered, &result.ended)
+        if let (Some((_, entered)), Err(failure)) = (&self.entered, &result.outcome)
             && result.is_refused_for_all()
         {
             entered.refused(failure);
         }
         if result.attempts == 0 {
-            let code = result.ended.as_ref().err().map(|failure| failure.code);
+            let code = result.outcome.as_ref().err().map(|failure| failure.code);
             self.calls.hooks.short_circuit(&self.envelope, code).await;
         }
     }
@@ -40,7 +40,7 @@ impl CallDriver {
         self.cells.record_end(&self.call, result, now);
         self.calls.telemetry.finished(|| self.about(), result);
         let hint = self.envelope.transport.circuit_breaker_hint;
-        let is_read = result.ended.is_ok() && result.attempts > 0 && result.provenance == Provenance::Fresh;
+        let is_read = result.outcome.is_ok() && result.attempts > 0 && result.provenance == Provenance::Fresh;
         if is_read && !self.looks_into.is_empty() {
             let session = SessionId::of(self.call.request());
             self.calls.verifications.read_succeeded(&session, &self.looks_into);

@@ -42,12 +42,12 @@ impl CallGate {
     }
 
     pub(crate) fn refusal(&self) -> ErrorBody {
-        let why = if self.closing.load(Ordering::Acquire) {
+        let message = if self.closing.load(Ordering::Acquire) {
             "the call was not run: steadfast is being shut down. Call again in a moment"
         } else {
             "the call was not run: concurrency limit reached. Wait a moment, then call again"
         };
-        ErrorBody::temporary(Code::Overloaded, why)
+        ErrorBody::temporary(Code::Overloaded, message)
     }
 
     pub(crate) async fn empty(&self) {

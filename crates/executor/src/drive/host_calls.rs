@@ -173,8 +173,8 @@ impl HostCalls {
     /// Returns an order that never reached the host, so that nothing ran. The call ends and does not count for its
     /// tool.
     pub(crate) async fn return_order(&self, order: &RunOrder) -> Result<(), HostError> {
-        let gone = FaultSource::Transport { error: TransportError::ConnectionClosed, written: false };
-        let fault = AttemptFault::new(gone, "the host was gone before it received the order to run");
+        let source = FaultSource::Transport { error: TransportError::ConnectionClosed, written: false };
+        let fault = AttemptFault::new(source, "the host was gone before it received the order to run");
         self.report(order.call, order.attempt, Err(AttemptError::NotRun(fault))).await.map(|_| ())
     }
 

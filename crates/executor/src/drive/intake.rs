@@ -112,7 +112,7 @@ async fn drive(
         trail.add(RecordedEvent {
             order: calls.state.next_sequence(),
             after_ms: 0,
-            what: RecordedEventKind::Came,
+            kind: RecordedEventKind::Came,
         });
         Call::begin(shared, request, policy, seed, received.at, &mut notices)
     });

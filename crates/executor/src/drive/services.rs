@@ -65,8 +65,8 @@ impl CallServices {
 
     /// Marks a response as delivered.
     pub(crate) fn mark_delivered(&self, arrival: DeliveryHandle) {
-        if let Some(told) = arrival.told.clone() {
-            self.verifications.told(told, arrival.receipt.owner.clone());
+        if let Some(recipient) = arrival.recipient.clone() {
+            self.verifications.record_unknown_outcome(recipient, arrival.receipt.owner.clone());
         }
         let now = arrival.store.now();
         self.deliveries.arrived(arrival, now);

@@ -19,7 +19,7 @@ use steadfast_replay::{RecordedEvent, RecordedEventKind};
 use steadfast_store::StoreError;
 use tokio::sync::watch;
 
-use super::approval::{DecisionSource, wanted};
+use super::approval::{DecisionSource, approval_subject};
 use super::deferred::StoreOperation;
 use super::driver::{CallDriver, DriverActivity, LeaseRenewal};
 use super::lease::answered;
@@ -79,9 +79,9 @@ impl CallDriver {
                 NextStep::Spend { grant, owner } => {
                     let spender = owner.digest();
                     let now = self.calls.clock.now();
-                    let wanted = wanted(&self.call, DecisionSource::Anyone);
+                    let subject = approval_subject(&self.call, DecisionSource::Anyone);
                     let spent = self.calls.approvals.change(&self.call.request().tenant, |approvals| {
-                        if approvals.is_for(grant, wanted) {
+                        if approvals.is_for(grant, subject) {
                             approvals.spend(grant, spender, now)
                         } else {
                             SpendVerdict::Gone
@@ -147,25 +147,25 @@ impl CallDriver {
                     self.cancel_attempt();
                     self.wait().await
                 }
-                NextStep::Finish { result, deferred: kept } => {
-                    self.unsaved = kept.iter().find_map(|kept| match kept {
+                NextStep::Finish { result, deferred } => {
+                    self.unsaved = deferred.iter().find_map(|write| match write {
                         DeferredWrite::Save(save) => Some(save.claimed.owner.clone()),
                         DeferredWrite::Release(_)
                         | DeferredWrite::Park(_)
                         | DeferredWrite::GiveBack { .. } => None,
                     });
-                    let kept = kept.into_iter().map(|kept| {
+                    let operations = deferred.into_iter().map(|write| {
                         let now = self.calls.clock.now();
-                        StoreOperation::of(kept, &self.store, &self.call, &self.envelope, now)
+                        StoreOperation::of(write, &self.store, &self.call, &self.envelope, now)
                     });
                     let (first, later): (Vec<_>, Vec<_>) =
-                        kept.partition(|kept| kept.operation().precedes_response());
+                        operations.partition(|retry| retry.operation().precedes_response());
                     self.calls.retries.keep(later.into_iter());
-                    for keeping in first {
-                        self.calls.retries.try_now(keeping).await;
+                    for retry in first {
+                        self.calls.retries.try_now(retry).await;
                     }
                     let result = self.verified(result).await;
-                    self.ended(&result).await;
+                    self.notify_of_end(&result).await;
                     return result;
                 }
             };
@@ -176,10 +176,10 @@ impl CallDriver {
     /// Feeds an event to the machine and returns the next step.
     fn feed(&mut self, event: CallEvent) -> NextStep {
         let now = self.calls.clock.now();
-        let what = RecordedEventKind::of(&event);
+        let kind = RecordedEventKind::of(&event);
         let after_ms = steadfast_core::millis(now.since(self.call.arrived()));
         let step = self.cells.with(|shared| {
-            self.trail.add(RecordedEvent { order: self.calls.state.next_sequence(), after_ms, what });
+            self.trail.add(RecordedEvent { order: self.calls.state.next_sequence(), after_ms, kind });
             self.call.handle_event(shared, now, event, &mut self.notices)
         });
         self.track_claim(now);
@@ -194,13 +194,13 @@ impl CallDriver {
 
     /// Registers the run and schedules the lease renewal when the call holds a claim for the first time, or a new one.
     fn track_claim(&mut self, now: Timestamp) {
-        let held = self.call.record().map(|record| record.key);
-        match (held, &self.entered) {
+        let record_key = self.call.record().map(|record| record.key);
+        match (record_key, &self.entered) {
             (Some(key), Some((entered, _))) if key == *entered => {}
             (Some(key), _) => self.entered = Some((key, self.calls.runs.enter(key, &self.slot))),
             (None, _) => {}
         }
-        match (held, &self.renewal) {
+        match (record_key, &self.renewal) {
             (Some(_), LeaseRenewal::None) => self.renewal = LeaseRenewal::Due(now + self.lease() / 3),
             (None, LeaseRenewal::Due(_)) => self.renewal = LeaseRenewal::None,
             (Some(_), LeaseRenewal::Due(_) | LeaseRenewal::Asked(_))
@@ -259,12 +259,12 @@ impl CallDriver {
     }
 }
 
-/// Waits until a run changes. `seen` is the number of changes that are known already.
-async fn over(mut run: watch::Receiver<followers::RunState>, mut seen: Option<u32>) -> WakeReason {
+/// Waits until a run changes. `known_changes` is the number of changes that are known already.
+async fn over(mut run: watch::Receiver<followers::RunState>, mut known_changes: Option<u32>) -> WakeReason {
     loop {
         match &*run.borrow_and_update() {
-            followers::RunState::Open(changes) if seen.is_none_or(|seen| seen == *changes) => {
-                seen = Some(*changes)
+            followers::RunState::Open(changes) if known_changes.is_none_or(|known| known == *changes) => {
+                known_changes = Some(*changes)
             }
             followers::RunState::Open(_) | followers::RunState::Over => return WakeReason::Changed,
             followers::RunState::Refused(failure) => return WakeReason::LeaderRefused(failure.clone()),

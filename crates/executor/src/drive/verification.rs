@@ -34,7 +34,7 @@ impl CallDriver {
     /// Returns the result. If its outcome is unknown and a verification is configured, includes the finding.
     pub(crate) async fn verified(&mut self, result: Box<CallResult>) -> Box<CallResult> {
         let (policy, request) = (self.call.shared_policy().clone(), self.call.request());
-        let is_final = result.unknown.is_some_and(|unknown| unknown.ended);
+        let is_final = result.unknown.is_some_and(|unknown| unknown.is_final);
         let (Some(call), Some(receipt), true) = (policy.verify_call(), result.receipt.clone(), is_final)
         else {
             return result;
@@ -62,14 +62,14 @@ impl CallDriver {
             Some(resolution) => {
                 let (key, of) = (receipt.key, Some(receipt.owner));
                 verification
-                    .settle(&ResolutionRequest { key, resolution, of, needs_seen_end: is_critical })
+                    .settle(&ResolutionRequest { key, resolution, of, requires_observed_end: is_critical })
                     .await
             }
             None => None,
         };
         let words = match &finding {
             VerificationFinding::Ran | VerificationFinding::DidNotRun => format!("{} shows it", call.tool()),
-            VerificationFinding::Unclear(why) => steadfast_redact::text(why).into_owned(),
+            VerificationFinding::Unclear(reason) => steadfast_redact::text(reason).into_owned(),
         };
         self.notices.push(CallNotice::Verified { resolution, words: words.into() });
         match settled {
@@ -130,7 +130,7 @@ impl Verification {
         };
         match tokio::time::timeout(VERIFY_WITHIN, self.ask(registry, envelope)).await {
             Ok(Ok(answer)) => call.finding(&arguments, &answer),
-            Ok(Err(why)) => VerificationFinding::Unclear(why),
+            Ok(Err(reason)) => VerificationFinding::Unclear(reason),
             Err(_) => VerificationFinding::Unclear(format!("{} did not answer in time", call.tool())),
         }
     }

@@ -6,7 +6,7 @@ use steadfast_core::approval::{self, ApprovalDecision, ParkedRequestId};
 use steadfast_core::call::{ApprovalOutcome, Call, CallEvent, OtherWaiters, WakeReason};
 use steadfast_store::StoreError;
 
-use super::approval::{DecisionSource, wanted};
+use super::approval::{DecisionSource, approval_subject};
 use super::driver::{CallDriver, DriverActivity, LeaseRenewal, RenewalResult};
 use super::lease::answered;
 use super::services::CallServices;
@@ -38,17 +38,19 @@ impl CallDriver {
                 LeaseRenewal::Due(at) if self.call.record().is_some() => Some(at.since(now)),
                 LeaseRenewal::Due(_) | LeaseRenewal::None | LeaseRenewal::Asked(_) => None,
             };
-            let heard = tokio::select! {
+            let event = tokio::select! {
                 biased;
-                ended = ended_activity(&mut self.activity, &self.calls, &self.call) => DriverEvent::Ended(ended),
+                result = ended_activity(&mut self.activity, &self.calls, &self.call) => {
+                    DriverEvent::Ended(result)
+                }
                 signal = self.slot.control.next_signal() => DriverEvent::Signal(signal),
                 () = self.calls.state.stopping.cancelled(), if !self.stopped => DriverEvent::Stop,
-                () = ended(&mut self.ending) => DriverEvent::Settled,
+                () = attempt_end(&mut self.ending) => DriverEvent::Settled,
                 verdict = answered(&mut self.renewal) => DriverEvent::Renewed(verdict),
                 () = sleep(wake) => DriverEvent::Time,
                 () = sleep(renew) => continue,
             };
-            match heard {
+            match event {
                 DriverEvent::Ended(ActivityResult::Ran(answer)) => return self.ran(answer).await,
                 DriverEvent::Ended(ActivityResult::Woke(wake)) => {
                     self.activity = DriverActivity::Nothing;
@@ -143,17 +145,17 @@ async fn ended_activity(activity: &mut DriverActivity, calls: &CallServices, cal
                 let changed = tenant.approvals_changed.notified();
                 let answer = tenant.judged.lock().approvals.answer(
                     *id,
-                    wanted(call, DecisionSource::of(ask)),
+                    approval_subject(call, DecisionSource::of(ask)),
                     calls.clock.now(),
                 );
                 match answer {
                     approval::ApprovalStatus::Pending => {
-                        let asked = tokio::select! {
-                            asked = answer_of(caller) => asked,
+                        let decision = tokio::select! {
+                            decision = answer_of(caller) => decision,
                             () = changed => continue,
                         };
                         *caller = None;
-                        return match asked {
+                        return match decision {
                             ClientDecision::Decided(decision) => ActivityResult::Asked(*id, decision),
                             ClientDecision::Unavailable => {
                                 ActivityResult::Answered(ApprovalOutcome::Unreachable)
@@ -178,7 +180,7 @@ async fn ended_activity(activity: &mut DriverActivity, calls: &CallServices, cal
     }
 }
 
-async fn ended(ending: &mut Option<AttemptEndFuture>) {
+async fn attempt_end(ending: &mut Option<AttemptEndFuture>) {
     match ending {
         Some(ending) => ending.await,
         None => std::future::pending().await,

@@ -47,7 +47,7 @@ pub(super) struct EngineInner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShutdownReport {
     /// Number of calls that had to be ended. Their outcome is recorded as unknown, unless they are safe to run again.
-    pub ended: usize,
+    pub aborted: usize,
     /// Number of store operations that did not complete and are lost with this process.
     pub lost: usize,
 }
@@ -129,7 +129,7 @@ impl Engine {
         let (calls, state) = (&self.inner.calls, &self.inner.calls.state);
         calls.gate.close();
         let drained = tokio::time::timeout(limit, calls.gate.empty()).await.is_ok();
-        let ended = if drained { 0 } else { self.in_flight_calls() };
+        let aborted = if drained { 0 } else { self.in_flight_calls() };
         state.stopping.cancel();
         // Calls that were told to end still have a last chance to report and one store operation.
         let _ = tokio::time::timeout(LAST_STEPS, calls.gate.empty()).await;
@@ -140,7 +140,7 @@ impl Engine {
         let _ = tokio::time::timeout(LAST_STEPS, calls.history.write_now()).await;
         let _ = tokio::time::timeout(LAST_STEPS, calls.failures.write_now()).await;
         let _ = tokio::time::timeout(LAST_STEPS, self.inner.traces.write_now()).await;
-        ShutdownReport { ended, lost: calls.retries.len() }
+        ShutdownReport { aborted, lost: calls.retries.len() }
     }
 
     /// Returns the component through which operators read and change the state of the engine.

@@ -53,7 +53,7 @@ impl Engine {
     pub async fn request_approval(&self, wish: ActionRequest<'_>) -> Result<ActionApproval, StoreError> {
         let (calls, now, tenant) = (&self.inner.calls, self.now(), wish.tenant.cloned());
         let signature = Signature(wish.shown.into());
-        let wanted = ApprovalSubject {
+        let subject = ApprovalSubject {
             tool: wish.tool,
             arguments: Digest::of(wish.shown.as_bytes()),
             signature: &signature,
@@ -63,20 +63,20 @@ impl Engine {
         let spender = Digest::of(format!("{} {}", calls.state.tag, calls.state.next_sequence()).as_bytes());
         let policy = calls.policies.of_blank(&tenant, Some(wish.tool), None, AnnotationHints::default());
         let take = |approvals: &mut ApprovalLedger| {
-            let grant = approvals.grant_for(wanted, now)?;
+            let grant = approvals.grant_for(subject, now)?;
             let by = approvals.grants(now).find(|(id, _)| *id == grant).map(|(_, grant)| grant.by);
             match approvals.spend(grant, spender, now) {
                 SpendVerdict::Spent | SpendVerdict::AlreadyMine | SpendVerdict::Holds => by,
                 SpendVerdict::Lost | SpendVerdict::Gone => None,
             }
         };
-        let asked = calls.approvals.change(&tenant, |approvals| {
+        let pending = calls.approvals.change(&tenant, |approvals| {
             take(approvals).map_or_else(
-                || Err(approvals.ask(wanted, &wish.prompt, Some(wish.shown), &policy.approval, now).id),
+                || Err(approvals.ask(subject, &wish.prompt, Some(wish.shown), &policy.approval, now).id),
                 Ok,
             )
         });
-        let id = match asked.await? {
+        let id = match pending.await? {
             Ok(by) => return Ok(ActionApproval::Approved(by)),
             Err(id) => id,
         };

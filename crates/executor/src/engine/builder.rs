@@ -201,8 +201,8 @@ impl EngineBuilder {
             trust_bounds,
             marks: DirtyDocuments::default(),
         });
-        let kept = self.history.unwrap_or(history::KEEP);
-        let history = Arc::new(CallHistory::new(store.clone(), telemetry.clone(), kept, state.tag.clone()));
+        let limits = self.history.unwrap_or(history::KEEP);
+        let history = Arc::new(CallHistory::new(store.clone(), telemetry.clone(), limits, state.tag.clone()));
         let failures = Arc::new(FailureLog::new(store.clone(), telemetry.clone()));
         let admin = EngineAdmin {
             clock: clock.clone(),
@@ -250,15 +250,15 @@ impl EngineBuilder {
             tool_lists,
             calls: calls.clone(),
         };
-        let ended = CancellationToken::new();
+        let shutdown = CancellationToken::new();
         // Ends the tasks also if this future is dropped while it loads.
-        let life = Arc::new(ended.clone().drop_guard());
+        let life = Arc::new(shutdown.clone().drop_guard());
         let task = |work: Pin<Box<dyn Future<Output = ()> + Send>>| {
-            let ended = ended.clone();
+            let shutdown = shutdown.clone();
             tokio::spawn(async move {
                 tokio::select! {
                     () = work => {}
-                    () = ended.cancelled() => {}
+                    () = shutdown.cancelled() => {}
                 }
             });
         };

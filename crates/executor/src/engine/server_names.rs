@@ -16,7 +16,7 @@ impl Engine {
         match self.try_claim_server(name, server).await {
             Ok(named) => named,
             Err(error) => {
-                tracing::warn!(event = "server.name_not_claimed", server = %name, why = %error);
+                tracing::warn!(event = "server.name_not_claimed", server = %name, "why" = %error);
                 name.clone()
             }
         }
@@ -50,7 +50,7 @@ impl Engine {
     /// that its tools have.
     pub async fn note_server(&self, name: &Namespace, failure: Option<&ServerFailure>) {
         if let Err(error) = self.try_note_server(name, failure).await {
-            tracing::warn!(event = "server.state_not_stored", server = %name, why = %error);
+            tracing::warn!(event = "server.state_not_stored", server = %name, "why" = %error);
         }
     }
 

@@ -45,26 +45,26 @@ pub(super) async fn sweep(calls: Arc<CallServices>, judges: bool) {
 
 /// Handles events of the store, for as long as the engine lives.
 pub(super) async fn listen_to_store(calls: Arc<CallServices>) {
-    let mut news = calls.store.events();
+    let mut store_events = calls.store.events();
     let mut is_lost = false;
     loop {
-        let told = tokio::select! {
-            told = news.recv() => told,
+        let received = tokio::select! {
+            received = store_events.recv() => received,
             // If no other process writes, only a probe shows that the store accepts writes again.
             () = tokio::time::sleep(PROBE_EVERY), if is_lost => {
                 _ = steadfast_store::probe(&*calls.store).await;
                 continue;
             }
         };
-        match told {
-            Ok(told) => {
-                match &told {
+        match received {
+            Ok(event) => {
+                match &event {
                     StoreEvent::Unavailable(_) => is_lost = true,
                     StoreEvent::Available => is_lost = false,
                     StoreEvent::DocumentChanged(_) | StoreEvent::Emptied => {}
                 }
-                calls.telemetry.store_news(calls.store.kind(), &told);
-                match told {
+                calls.telemetry.store_event(calls.store.kind(), &event);
+                match event {
                     StoreEvent::DocumentChanged(name) => calls.persister.reload(&name).await,
                     StoreEvent::Available => {
                         calls.retries.make_due();

@@ -31,8 +31,8 @@ impl Engine {
     }
 
     /// Returns the turns that match, newest first.
-    pub async fn turns(&self, wanted: &TurnQuery) -> Result<JournalPage<TurnSummary>, StoreError> {
-        self.inner.turns.turns(wanted).await
+    pub async fn turns(&self, query: &TurnQuery) -> Result<JournalPage<TurnSummary>, StoreError> {
+        self.inner.turns.turns(query).await
     }
 
     /// Returns the stored trace of a turn, by its trace id or by the name in its plan (the newest of that name).

@@ -33,13 +33,13 @@ const MOST_PAGES: usize = 256;
 const MOST_BYTES: usize = 8 << 20;
 
 impl Engine {
-    /// Returns the responses of a session that never arrived. `wanted` selects the records: it returns an envelope of
-    /// that tool for those to return, and the envelope determines their policy. A run in flight has no response yet. A
-    /// run that is safe to repeat has none until it is called again.
+    /// Returns the responses of a session that never arrived. `envelope_for` selects the records: it returns an envelope
+    /// of that tool for those to return, and the envelope determines their policy. A run in flight has no response yet.
+    /// A run that is safe to repeat has none until it is called again.
     pub async fn undelivered(
         &self,
         session: &SessionKey,
-        wanted: impl Fn(&DedupeRecord) -> Option<CallEnvelope>,
+        envelope_for: impl Fn(&DedupeRecord) -> Option<CallEnvelope>,
     ) -> Vec<UndeliveredResponse> {
         let selection = RecordFilter { session: Some(session.clone()), ..RecordFilter::default() };
         let (mut all, mut after, mut bytes) = (Vec::new(), None, 0);
@@ -55,7 +55,9 @@ impl Engine {
             after = records.last().map(|record| record.key);
             let is_last = records.len() < PAGE;
             for record in records {
-                let Some(envelope) = wanted(&record).filter(|_| self.is_owed(&record)) else { continue };
+                let Some(envelope) = envelope_for(&record).filter(|_| self.is_owed(&record)) else {
+                    continue;
+                };
                 match self.response_for(&record, &envelope).await {
                     Ok(Some(called)) => {
                         bytes += called.result.output.as_ref().map_or(0, ToolOutput::len);
@@ -103,11 +105,16 @@ impl Engine {
         Ok(CallResult::from_verdict(verdict, &policy).map(|result| CallResponse {
             result: result.to_envelope_of(&record.request, &record.tool.tool),
             delivery: result.receipt.clone().map(|receipt| {
-                let told = result.is_unknown_outcome().then(|| OutcomeRecipient {
+                let recipient = result.is_unknown_outcome().then(|| OutcomeRecipient {
                     session: SessionId { tenant: record.tenant.clone(), session: record.session.clone() },
                     server: record.tool.namespace.clone(),
                 });
-                calls.deliveries.hand_over(receipt, calls.store.clone(), told, calls.state.next_sequence())
+                calls.deliveries.hand_over(
+                    receipt,
+                    calls.store.clone(),
+                    recipient,
+                    calls.state.next_sequence(),
+                )
             }),
             remarks: result.remarks().collect(),
             text_limit: policy.text_limit(),

@@ -89,8 +89,8 @@ impl AuditLog {
                     TenantFilter::One(tenant) => entry.tenant == *tenant,
                 }
         };
-        let wanted = |entry: &JournalEntry| serde_json::from_str(&entry.body).ok().filter(fits);
-        filter_entries(&*self.store, &query, usize::MAX, wanted).await
+        let parse_matching = |entry: &JournalEntry| serde_json::from_str(&entry.body).ok().filter(fits);
+        filter_entries(&*self.store, &query, usize::MAX, parse_matching).await
     }
 
     /// Records a change. A failure is logged.
@@ -125,13 +125,13 @@ impl AuditLog {
             }
             Err(error) => Err(error.to_string()),
         };
-        if let Err(why) = written {
+        if let Err(error) = written {
             tracing::warn!(
                 event = "audit.lost",
                 by = %entry.by,
                 deed = ?entry.deed,
                 on = entry.on,
-                why,
+                "why" = error,
                 "a change by an operator was made but could not be written to the audit log"
             );
         }

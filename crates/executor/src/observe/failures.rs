@@ -78,8 +78,8 @@ impl FailureLog {
                     TenantFilter::One(tenant) => record.tenant == *tenant,
                 }
         };
-        let wanted = |entry: &JournalEntry| serde_json::from_str(&entry.body).ok().filter(fits);
-        filter_entries(&*self.store, &query, LOOKED_THROUGH, wanted).await
+        let parse_matching = |entry: &JournalEntry| serde_json::from_str(&entry.body).ok().filter(fits);
+        filter_entries(&*self.store, &query, LOOKED_THROUGH, parse_matching).await
     }
 
     /// Writes failures, for as long as the engine lives.

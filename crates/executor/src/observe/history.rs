@@ -100,8 +100,8 @@ pub struct CallFacts {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<Arc<str>>,
     /// Further parameters of the call. Absent in calls that an older version recorded, which cannot be replayed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub asked: Option<RecordedRequest>,
+    #[serde(rename = "asked", default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<RecordedRequest>,
     /// All events of the call: `[order, milliseconds after the arrival, what]`. Empty if there were too many.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trail: Vec<RecordedEvent>,
@@ -154,7 +154,7 @@ impl FinishedCall {
         hint: Option<BreakerHint>,
         result: &CallResult,
     ) -> Self {
-        let failure = result.ended.as_ref().err();
+        let failure = result.outcome.as_ref().err();
         Self {
             status: result.status(),
             code: failure.map(|failure| failure.code),
@@ -198,7 +198,7 @@ impl FinishedCall {
             invalid_arguments: request
                 .invalid_arguments
                 .as_ref()
-                .map(|why| steadfast_redact::text(why).into_owned()),
+                .map(|reason| steadfast_redact::text(reason).into_owned()),
             seed: self.call.seed(),
             arrived: self.call.arrived(),
             took_ms: millis(self.took),
@@ -219,13 +219,13 @@ impl FinishedCall {
             },
             scored: self.call.score_outcome(),
             engine: Some(writing.engine.clone()),
-            asked: Some(self.asked()),
+            request: Some(self.recorded_request()),
             trail: self.trail.moments().to_vec(),
             outcomes: self.call.outcomes().iter().map(|outcome| outcome.redacted(LONGEST_WORDS)).collect(),
         }
     }
 
-    fn asked(&self) -> RecordedRequest {
+    fn recorded_request(&self) -> RecordedRequest {
         let request = self.call.request();
         let AnnotationHints { read_only, destructive, idempotent } = self.surface.annotations;
         let address = request.address();
@@ -237,7 +237,7 @@ impl FinishedCall {
             start_by_ms: request.limits.start_by,
             waits_long: request.waits == CallerPatience::UntilDone,
             run_by_host: request.run_by == RunnerKind::Host,
-            end_seen: request.end == AttemptEndVisibility::Visible,
+            is_end_visible: request.end == AttemptEndVisibility::Visible,
             expected_retry_safe: request.hints.expected_retry_safe,
             safety_critical: request.hints.safety_critical,
             interactive: request.channel == ApprovalChannel::Interactive,

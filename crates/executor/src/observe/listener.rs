@@ -57,7 +57,7 @@ pub trait EngineListener: Send + Sync + 'static {
     fn store_failed(&self, _store: &str, _error: &StoreError) {}
 
     /// Called for each event of the store itself.
-    fn store_event(&self, _store: &str, _news: &StoreEvent) {}
+    fn store_event(&self, _store: &str, _event: &StoreEvent) {}
 }
 
 impl fmt::Debug for dyn EngineListener {

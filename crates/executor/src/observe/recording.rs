@@ -57,9 +57,9 @@ impl Recording {
 impl CallFacts {
     fn recorded(&self, process: &ProcessIdentity, number: u64) -> RecordedCall {
         let nothing = RecordedRequest::default();
-        let asked = self.asked.as_ref().unwrap_or(&nothing);
+        let request = self.request.as_ref().unwrap_or(&nothing);
         // Without the parameters of the call, its events cannot be interpreted.
-        let is_known = self.asked.is_some() && self.engine.is_some();
+        let is_known = self.request.is_some() && self.engine.is_some();
         RecordedCall {
             request: CallRequest {
                 id: self.request_id.clone(),
@@ -72,10 +72,10 @@ impl CallFacts {
                 turn: self.turn.clone(),
                 trace: None,
                 model: self.model.clone(),
-                duplicates: self.duplicates(asked),
-                sent_key: if asked.key_given { UpstreamKey::Given } else { UpstreamKey::Run },
-                computed_since: asked.computed_since,
-                in_turn: asked.in_turn,
+                duplicates: self.duplicates(request),
+                sent_key: if request.key_given { UpstreamKey::Given } else { UpstreamKey::Run },
+                computed_since: request.computed_since,
+                in_turn: request.in_turn,
                 digest: self.digest,
                 run: RunId(number.to_string().into()),
                 process: process.clone(),
@@ -85,40 +85,40 @@ impl CallFacts {
                 danger: self.danger.as_deref().map(Arc::from),
                 invalid_arguments: self.invalid_arguments.as_deref().map(Arc::from),
                 limits: CallerLimits {
-                    attempts: asked.most_attempts,
-                    elapsed: asked.most_elapsed_ms.map(Duration::from_millis),
-                    attempt: asked.timeout_ms.map(Duration::from_millis),
-                    deadline: asked.deadline_at_ms,
-                    start_by: asked.start_by_ms,
+                    attempts: request.most_attempts,
+                    elapsed: request.most_elapsed_ms.map(Duration::from_millis),
+                    attempt: request.timeout_ms.map(Duration::from_millis),
+                    deadline: request.deadline_at_ms,
+                    start_by: request.start_by_ms,
                 },
-                waits: if asked.waits_long { CallerPatience::UntilDone } else { CallerPatience::MayGiveUp },
-                end: if asked.end_seen {
+                waits: if request.waits_long { CallerPatience::UntilDone } else { CallerPatience::MayGiveUp },
+                end: if request.is_end_visible {
                     AttemptEndVisibility::Visible
                 } else {
                     AttemptEndVisibility::Hidden
                 },
                 reads: Arc::default(),
-                run_by: if asked.run_by_host { RunnerKind::Host } else { RunnerKind::Driver },
+                run_by: if request.run_by_host { RunnerKind::Host } else { RunnerKind::Driver },
                 hints: CallerHints {
-                    expected_retry_safe: asked.expected_retry_safe,
-                    safety_critical: asked.safety_critical,
+                    expected_retry_safe: request.expected_retry_safe,
+                    safety_critical: request.safety_critical,
                 },
-                channel: if asked.interactive {
+                channel: if request.interactive {
                     ApprovalChannel::Interactive
                 } else {
                     ApprovalChannel::Headless
                 },
             },
-            breaker: asked.breaker_hint,
+            breaker: request.breaker_hint,
             annotations: AnnotationHints {
-                read_only: asked.read_only_hint,
-                destructive: asked.destructive_hint,
-                idempotent: asked.idempotent_hint,
+                read_only: request.read_only_hint,
+                destructive: request.destructive_hint,
+                idempotent: request.idempotent_hint,
             },
-            in_turn: asked.in_turn,
+            in_turn: request.in_turn,
             seed: self.seed,
             arrived: self.arrived,
-            ended: self.arrived + Duration::from_millis(self.took_ms),
+            finished: self.arrived + Duration::from_millis(self.took_ms),
             engine: self.engine.clone().unwrap_or_else(|| "".into()),
             trail: if is_known { self.trail.clone() } else { Vec::new() },
             attempts: self.attempts.clone(),
@@ -134,11 +134,11 @@ impl CallFacts {
         }
     }
 
-    fn duplicates(&self, asked: &RecordedRequest) -> Deduplication {
-        let (Some(own), Some(origin)) = (&self.key, asked.found_by) else { return Deduplication::Allowed };
+    fn duplicates(&self, request: &RecordedRequest) -> Deduplication {
+        let (Some(own), Some(origin)) = (&self.key, request.found_by) else { return Deduplication::Allowed };
         let key = |fingerprint: &str| RecordKey(Digest::of(fingerprint.as_bytes()));
         let own = key(own);
-        let index = asked.index.as_deref().map_or(own, key);
+        let index = request.index.as_deref().map_or(own, key);
         let address = match origin {
             RecordOrigin::Explicit => RecordAddress::Explicit(own),
             RecordOrigin::CallId => RecordAddress::CallId { id: own, index },

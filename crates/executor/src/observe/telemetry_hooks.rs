@@ -28,7 +28,7 @@ pub(crate) struct TelemetryHooks {
     stream: broadcast::Sender<EngineEvent>,
     notifications: broadcast::Sender<Arc<Notification>>,
     /// Earlier calls whose unknown outcome was already notified.
-    told: Mutex<VecDeque<Digest>>,
+    notified: Mutex<VecDeque<Digest>>,
 }
 
 /// Number of events that a slow reader of the stream may be behind before it misses some.
@@ -40,7 +40,7 @@ impl TelemetryHooks {
             listeners,
             stream: broadcast::Sender::new(STREAM),
             notifications: broadcast::Sender::new(STREAM),
-            told: Mutex::default(),
+            notified: Mutex::default(),
         }
     }
 
@@ -85,10 +85,10 @@ impl TelemetryHooks {
         let request = about.request;
         if let CallNotice::OutcomeUnknown { of_earlier } = notice {
             // The process of the earlier call has sent the notification, unless it died.
-            let is_told = of_earlier
+            let is_notified = of_earlier
                 .as_ref()
                 .is_some_and(|owner| owner.process == request.process || !self.is_first(owner.digest()));
-            if !is_told {
+            if !is_notified {
                 let unknown = Notification::outcome_unknown(request, about.at);
                 self.notify(Notification { for_client: about.policy.trust.notify, ..unknown });
             }
@@ -104,14 +104,14 @@ impl TelemetryHooks {
 
     /// Returns true if this call was not checked before, among the last ones that are kept.
     fn is_first(&self, call: Digest) -> bool {
-        let mut told = self.told.lock();
-        if told.contains(&call) {
+        let mut notified = self.notified.lock();
+        if notified.contains(&call) {
             return false;
         }
-        if told.len() == STREAM {
-            told.pop_front();
+        if notified.len() == STREAM {
+            notified.pop_front();
         }
-        told.push_back(call);
+        notified.push_back(call);
         true
     }
 
@@ -209,8 +209,8 @@ impl TelemetryHooks {
         self.each(|listener| listener.store_failed(store, error));
     }
 
-    pub(crate) fn store_news(&self, store: &str, news: &StoreEvent) {
-        self.each(|listener| listener.store_event(store, news));
+    pub(crate) fn store_event(&self, store: &str, event: &StoreEvent) {
+        self.each(|listener| listener.store_event(store, event));
     }
 
     fn each(&self, mut tell: impl FnMut(&dyn EngineListener)) {

@@ -118,15 +118,15 @@ impl ApprovalBook {
     ) {
         let cell = self.machines.tenants.get(tenant);
         let now = self.clock.now();
-        let asked = {
+        let notification = {
             let judged = cell.judged.lock();
             let mut open = judged.approvals.parked(now);
             let is_first =
                 |(open, parked): &(ParkedRequestId, &ParkedRequest)| *open == id && parked.askers == 1;
             open.find(is_first).map(|(_, parked)| Notification::approval(tenant.as_ref(), id, parked))
         };
-        if let Some(asked) = asked {
-            self.hooks.notify(Notification { request_id: request_id.cloned(), for_client, ..asked });
+        if let Some(notification) = notification {
+            self.hooks.notify(Notification { request_id: request_id.cloned(), for_client, ..notification });
         }
     }
 
@@ -142,21 +142,21 @@ impl ApprovalBook {
     /// new. The caller holds the lock of changes, so that a request of this process has been adopted by then.
     fn notify_remote_requests(&self, tenant: &Option<TenantId>, approvals: &ApprovalLedger) {
         let now = self.clock.now();
-        let seen = self.machines.tenants.get(tenant).see_asked(approvals);
+        let first_new = self.machines.tenants.get(tenant).mark_seen(approvals);
         if !self.state.is_loaded() {
             return;
         }
-        for (id, parked) in approvals.parked(now).filter(|(id, _)| id.0 >= seen) {
+        for (id, parked) in approvals.parked(now).filter(|(id, _)| id.0 >= first_new) {
             let for_client = self.policies.of_tool(tenant, &parked.tool).trust.notify;
-            let asked = Notification::approval(tenant.as_ref(), id, parked);
-            self.hooks.notify(Notification { for_client, is_from_elsewhere: true, ..asked });
+            let notification = Notification::approval(tenant.as_ref(), id, parked);
+            self.hooks.notify(Notification { for_client, is_from_elsewhere: true, ..notification });
         }
     }
 
     /// Replaces the approvals in memory.
     fn take_approvals(&self, tenant: &Option<TenantId>, approvals: ApprovalLedger) {
         let cell = self.machines.tenants.get(tenant);
-        cell.see_asked(&approvals);
+        cell.mark_seen(&approvals);
         cell.judged.lock().approvals = approvals;
         self.approvals_changed(&cell);
     }

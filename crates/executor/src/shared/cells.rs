@@ -42,7 +42,7 @@ pub(crate) struct ToolState {
     pub(crate) breaker: CircuitBreaker,
     limiter: Limiter,
     /// Figures about its calls in this process, for views.
-    pub(crate) seen: Option<ToolCallCounts>,
+    pub(crate) counts: Option<ToolCallCounts>,
 }
 
 /// Figures about the calls of one tool in this process.
@@ -61,20 +61,20 @@ pub(crate) struct ToolCallCounts {
 impl ToolState {
     /// Counts a call that has ended.
     pub(crate) fn record_call(&mut self, policy: &Arc<CallPolicy>, result: &CallResult, now: Timestamp) {
-        let seen = self.seen.get_or_insert_with(|| ToolCallCounts {
+        let counts = self.counts.get_or_insert_with(|| ToolCallCounts {
             policy: policy.clone(),
             calls: 0,
             failures: 0,
             refused: 0,
             last: now,
         });
-        if !Arc::ptr_eq(&seen.policy, policy) {
-            seen.policy = policy.clone();
+        if !Arc::ptr_eq(&counts.policy, policy) {
+            counts.policy = policy.clone();
         }
-        seen.calls += 1;
-        seen.failures += u64::from(result.ended.is_err() && result.attempts > 0);
-        seen.refused += u64::from(result.is_refused());
-        seen.last = now;
+        counts.calls += 1;
+        counts.failures += u64::from(result.outcome.is_err() && result.attempts > 0);
+        counts.refused += u64::from(result.is_refused());
+        counts.last = now;
     }
 }
 
@@ -112,7 +112,7 @@ pub(crate) struct TenantState {
 
 impl TenantState {
     /// Marks these requests as seen and returns the lowest id that was not seen before.
-    pub(crate) fn see_asked(&self, approvals: &ApprovalLedger) -> u64 {
+    pub(crate) fn mark_seen(&self, approvals: &ApprovalLedger) -> u64 {
         let next = approvals.parked(Timestamp::ZERO).last().map_or(0, |(last, _)| last.0 + 1);
         self.unseen_from.fetch_max(next, Ordering::Relaxed)
     }
@@ -238,7 +238,7 @@ impl MachineRegistry {
         let breaker = move || CircuitBreaker::numbered_from(seed);
         Self {
             tools: SharedRegistry::new(Self::MOST, move || {
-                Mutex::new(ToolState { breaker: breaker(), limiter: Limiter::default(), seen: None })
+                Mutex::new(ToolState { breaker: breaker(), limiter: Limiter::default(), counts: None })
             })
             // A breaker that was forced by hand must not be evicted. One that is locked is in use.
             .pinning(|cell: &ToolCell| {
@@ -359,6 +359,6 @@ mod tests {
             registry.get(&name);
         }
         assert!(registry.all().len() <= 10);
-        assert!(registry.find(&0).is_some_and(|kept| *kept.lock()) && registry.find(&1).is_none());
+        assert!(registry.find(&0).is_some_and(|entry| *entry.lock()) && registry.find(&1).is_none());
     }
 }

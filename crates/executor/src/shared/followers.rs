@@ -128,8 +128,8 @@ impl Drop for RunRegistration {
     fn drop(&mut self) {
         let mut runs = self.runs.runs.lock();
         // A run that was taken over with the same key has its own entry.
-        let ours = runs.get(&self.key).is_some_and(|entry| entry.number == self.number);
-        let entry = if ours { runs.remove(&self.key) } else { None };
+        let is_current = runs.get(&self.key).is_some_and(|entry| entry.number == self.number);
+        let entry = if is_current { runs.remove(&self.key) } else { None };
         drop(runs);
         if let Some(RunEntry { run: RunState::Open(_), followers: Some(followers), .. }) = entry {
             followers.send_replace(RunState::Over);

@@ -41,27 +41,27 @@ impl DedupePauses {
         dedupe: EnforcementMode,
         now: impl FnOnce() -> Timestamp,
     ) -> Option<Timestamp> {
-        let whose = || PolicySubject {
+        let subject = || PolicySubject {
             tenant: request.tenant.clone(),
             tool: request.tool.clone(),
             domain: request.domain.clone(),
         };
         match dedupe {
             EnforcementMode::Off => {
-                self.note(whose(), now());
+                self.note(subject(), now());
                 None
             }
             EnforcementMode::Shadow | EnforcementMode::Enforce => {
-                self.any.load(Ordering::Acquire).then(|| self.last.lock().get(&whose()).copied()).flatten()
+                self.any.load(Ordering::Acquire).then(|| self.last.lock().get(&subject()).copied()).flatten()
             }
         }
     }
 
-    fn note(&self, whose: PolicySubject, now: Timestamp) {
+    fn note(&self, subject: PolicySubject, now: Timestamp) {
         let mut last = self.last.lock();
-        last.insert(whose, now);
+        last.insert(subject, now);
         if last.len() > MOST
-            && let Some(oldest) = last.iter().min_by_key(|(_, at)| **at).map(|(whose, _)| whose.clone())
+            && let Some(oldest) = last.iter().min_by_key(|(_, at)| **at).map(|(subject, _)| subject.clone())
         {
             last.remove(&oldest);
         }
@@ -75,7 +75,7 @@ mod tests {
 
     use super::*;
 
-    fn whose(number: usize) -> PolicySubject {
+    fn subject(number: usize) -> PolicySubject {
         let tool = ToolName::new(format!("tool-{number}")).unwrap();
         let tool = ToolRef { namespace: Namespace::new("bank").unwrap(), tool };
         PolicySubject { tenant: None, tool, domain: None }
@@ -86,10 +86,10 @@ mod tests {
         let pauses = DedupePauses::default();
         // The first key is off once more before there is one too many, so that the second is removed.
         for (number, at) in (0..MOST).chain([0, MOST]).zip(1..) {
-            pauses.note(whose(number), Timestamp::from_millis(at));
+            pauses.note(subject(number), Timestamp::from_millis(at));
         }
         let last = pauses.last.lock();
-        let forgotten: Vec<_> = (0..=MOST).filter(|number| !last.contains_key(&whose(*number))).collect();
+        let forgotten: Vec<_> = (0..=MOST).filter(|number| !last.contains_key(&subject(*number))).collect();
         assert_eq!((last.len(), forgotten), (MOST, vec![1]));
     }
 }

@@ -95,8 +95,8 @@ impl Persister {
     pub(crate) fn load_trust_file(&self) {
         let TrustStorage::InFile(file) = &self.trust_storage else { return };
         let adopted = file.contents().and_then(|contents| self.adopt_trust_file(contents.as_ref()));
-        if let Err(why) = adopted {
-            file.tell_unreadable(&why);
+        if let Err(error) = adopted {
+            file.tell_unreadable(&error);
         }
     }
 
@@ -224,18 +224,18 @@ impl Persister {
         marked: &DirtyDocument,
         mut change: impl FnMut(&mut CircuitBreaker) -> Option<BreakerTransition>,
     ) -> (Option<BreakerTransition>, Result<(), StoreError>) {
-        let mut told = None;
+        let mut transition = None;
         let storing = self.change_together(marked, || {
             let changed = self.with_breaker(marked, &mut change);
             // A repeated change may find nothing to change: the first run determines the result.
-            told = Some(told.take().flatten().or(changed));
+            transition = Some(transition.take().flatten().or(changed));
         });
         // An operator who stops a tool in an emergency does not wait for a store that hangs.
         let stored = tokio::time::timeout(PATIENCE, storing).await.unwrap_or_else(|_| {
             Err(StoreError::outcome_unknown(StoreErrorKind::Unreachable, "the store did not answer in time"))
         });
-        let told = told.unwrap_or_else(|| self.with_breaker(marked, &mut change));
-        (told, stored)
+        let transition = transition.unwrap_or_else(|| self.with_breaker(marked, &mut change));
+        (transition, stored)
     }
 
     fn with_breaker<R: Default>(
@@ -286,8 +286,8 @@ impl Persister {
 
     /// Adopts one document. One that cannot be read is logged and skipped: it may be from a newer version.
     fn adopt(&self, name: &DocumentName, body: &str) {
-        if let Err(why) = self.try_adopt(name, body) {
-            tracing::warn!(event = "store.unreadable", document = %name, %why);
+        if let Err(error) = self.try_adopt(name, body) {
+            tracing::warn!(event = "store.unreadable", document = %name, "why" = %error);
         }
     }
 
@@ -376,21 +376,21 @@ impl Persister {
 
     async fn write_trust_file(&self, file: &TrustFile) -> Result<(), StoreError> {
         let failed = |error: io::Error| {
-            let why = format!("trust cannot be written to {}: {error}", file.path().display());
-            StoreError::not_done(StoreErrorKind::Refused, why)
+            let message = format!("trust cannot be written to {}: {error}", file.path().display());
+            StoreError::not_done(StoreErrorKind::Refused, message)
         };
-        let ended =
+        let join_failed =
             |error: tokio::task::JoinError| StoreError::not_done(StoreErrorKind::Closed, error.to_string());
         let reading = file.clone();
-        let contents = tokio::task::spawn_blocking(move || reading.contents()).await.map_err(ended)?;
+        let contents = tokio::task::spawn_blocking(move || reading.contents()).await.map_err(join_failed)?;
         let contents = match contents.and_then(|contents| {
             self.adopt_trust_file(contents.as_ref())?;
             Ok(contents)
         }) {
             Ok(contents) => contents,
-            Err(why) => {
+            Err(error) => {
                 // The file is not overwritten, because its content is worth more. Trust lasts as long as this process.
-                file.tell_unreadable(&why);
+                file.tell_unreadable(&error);
                 return Ok(());
             }
         };
@@ -401,7 +401,7 @@ impl Persister {
         };
         let text = text.map_err(|error| failed(io::Error::other(error)))?;
         let writing = file.clone();
-        let written = tokio::task::spawn_blocking(move || writing.write(&text)).await.map_err(ended)?;
+        let written = tokio::task::spawn_blocking(move || writing.write(&text)).await.map_err(join_failed)?;
         written.map_err(failed)
     }
 }

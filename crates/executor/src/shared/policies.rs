@@ -93,8 +93,8 @@ impl PolicyResolver {
     /// Returns the policy of the last call of a tool. Without one, returns that of a call with no further details.
     pub(crate) fn of_tool(&self, tenant: &Option<TenantId>, tool: &ToolRef) -> Arc<CallPolicy> {
         let cell = self.machines.tools.find(&ToolKey { tenant: tenant.clone(), tool: tool.clone() });
-        let seen = cell.and_then(|cell| cell.lock().seen.as_ref().map(|seen| seen.policy.clone()));
-        seen.unwrap_or_else(|| self.of_blank(tenant, Some(tool), None, AnnotationHints::default()))
+        let policy = cell.and_then(|cell| cell.lock().counts.as_ref().map(|counts| counts.policy.clone()));
+        policy.unwrap_or_else(|| self.of_blank(tenant, Some(tool), None, AnnotationHints::default()))
     }
 
     /// Returns the policy of a host or server.

@@ -76,7 +76,7 @@ impl ToolLists {
         let body: Arc<str> = body.into();
         let stored = update_document(&*self.store, &name(server), now + KEPT, |_| body.clone()).await;
         if let Err(error) = stored {
-            tracing::debug!(event = "tools.not_kept", server = %server, why = %error);
+            tracing::debug!(event = "tools.not_kept", server = %server, "why" = %error);
             self.written.lock().remove(server);
         }
     }
@@ -98,17 +98,17 @@ impl ToolLists {
         let history = store.entries(&JournalQuery::newest(Journal::History, LOOKED_THROUGH)).await?;
         let called = history.iter().find_map(|(_, entry)| {
             let facts: CallFacts = serde_json::from_str(&entry.body).ok()?;
-            let asked = facts.asked.filter(|_| facts.tool == *tool)?;
+            let request = facts.request.filter(|_| facts.tool == *tool)?;
             let annotations = AnnotationHints {
-                read_only: asked.read_only_hint,
-                destructive: asked.destructive_hint,
-                idempotent: asked.idempotent_hint,
+                read_only: request.read_only_hint,
+                destructive: request.destructive_hint,
+                idempotent: request.idempotent_hint,
             };
             // A call that arrived before its server had listed the tool has no annotations.
-            let is_said = annotations != AnnotationHints::default();
-            is_said.then_some(LastAnnotations { annotations, are_trusted, at: facts.arrived })
+            let has_hints = annotations != AnnotationHints::default();
+            has_hints.then_some(LastAnnotations { annotations, are_trusted, at: facts.arrived })
         });
-        Ok([listed, called].into_iter().flatten().max_by_key(|seen| seen.at))
+        Ok([listed, called].into_iter().flatten().max_by_key(|last| last.at))
     }
 }
 

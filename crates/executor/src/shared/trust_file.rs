@@ -201,9 +201,9 @@ const OURS: &[&str] = &[
 ];
 
 /// Adds the fields of `from` that are missing in `to` and not owned by this program.
-fn add_unknown(to: &mut Map<String, Value>, from: &Map<String, Value>, ours: &[&str]) {
+fn add_unknown(to: &mut Map<String, Value>, from: &Map<String, Value>, known: &[&str]) {
     for (name, value) in from {
-        if !to.contains_key(name) && !ours.contains(&name.as_str()) && name != "all_blocked" {
+        if !to.contains_key(name) && !known.contains(&name.as_str()) && name != "all_blocked" {
             to.insert(name.clone(), value.clone());
         }
     }
@@ -266,11 +266,11 @@ impl TrustFile {
 }
 
 impl TrustFile {
-    pub(super) fn tell_unreadable(&self, why: &str) {
+    pub(super) fn tell_unreadable(&self, error: &str) {
         tracing::warn!(
             event = "trust.unreadable",
             file = %self.path.display(),
-            %why,
+            "why" = %error,
             "the trust file cannot be read and stays unchanged; correct or remove it"
         );
     }

@@ -40,7 +40,11 @@ const MOST_OUTCOMES: usize = 64;
 
 impl VerificationLog {
     /// Notes that a final response with an unknown outcome of this run has reached its caller.
-    pub(crate) fn told(&self, OutcomeRecipient { session, server }: OutcomeRecipient, owner: ClaimOwner) {
+    pub(crate) fn record_unknown_outcome(
+        &self,
+        OutcomeRecipient { session, server }: OutcomeRecipient,
+        owner: ClaimOwner,
+    ) {
         let mut sessions = self.sessions.lock();
         if !sessions.outcomes.contains_key(&session) {
             sessions.order.push_back(session.clone());
@@ -105,7 +109,10 @@ mod tests {
     fn only_a_read_that_began_after_the_answer_arrived_counts() {
         let verifications = VerificationLog::default();
         let early = verifications.read_begins(&session("a"), &server("bank"));
-        verifications.told(OutcomeRecipient { session: session("a"), server: server("bank") }, owner(1));
+        verifications.record_unknown_outcome(
+            OutcomeRecipient { session: session("a"), server: server("bank") },
+            owner(1),
+        );
         verifications.read_succeeded(&session("a"), &early);
         assert!(verifications.verified(&session("a")).is_empty());
         let later = verifications.read_begins(&session("a"), &server("bank"));
@@ -117,10 +124,13 @@ mod tests {
     #[test]
     fn another_conversation_or_another_server_does_not_count() {
         let verifications = VerificationLog::default();
-        verifications.told(OutcomeRecipient { session: session("a"), server: server("bank") }, owner(1));
-        for (who, at) in [("b", "bank"), ("a", "mail")] {
-            let read = verifications.read_begins(&session(who), &server(at));
-            assert!(read.is_empty(), "{who} {at}");
+        verifications.record_unknown_outcome(
+            OutcomeRecipient { session: session("a"), server: server("bank") },
+            owner(1),
+        );
+        for (name, at) in [("b", "bank"), ("a", "mail")] {
+            let read = verifications.read_begins(&session(name), &server(at));
+            assert!(read.is_empty(), "{name} {at}");
         }
         verifications.read_succeeded(&session("b"), &[owner(1)]);
         assert!(verifications.verified(&session("a")).is_empty());
@@ -130,13 +140,16 @@ mod tests {
     fn what_is_remembered_is_bounded() {
         let verifications = VerificationLog::default();
         for call in 0..100 {
-            verifications
-                .told(OutcomeRecipient { session: session("a"), server: server("bank") }, owner(call));
+            verifications.record_unknown_outcome(
+                OutcomeRecipient { session: session("a"), server: server("bank") },
+                owner(call),
+            );
         }
         assert_eq!(verifications.read_begins(&session("a"), &server("bank")).len(), MOST_OUTCOMES);
         for number in 0..MOST_SESSIONS {
-            let told = OutcomeRecipient { session: session(&number.to_string()), server: server("bank") };
-            verifications.told(told, owner(1));
+            let recipient =
+                OutcomeRecipient { session: session(&number.to_string()), server: server("bank") };
+            verifications.record_unknown_outcome(recipient, owner(1));
         }
         assert!(verifications.read_begins(&session("a"), &server("bank")).is_empty());
     }

@@ -20,8 +20,8 @@ pub(super) struct TurnCallListener {
     tool: ToolRef,
     /// Class of its tool, as far as the turn knows it.
     class: ToolClass,
-    told: UnboundedSender<TurnCallEvent>,
-    heard: Mutex<CallProgress>,
+    sender: UnboundedSender<TurnCallEvent>,
+    progress: Mutex<CallProgress>,
     known: OnceLock<CallPolicyFacts>,
 }
 
@@ -38,12 +38,12 @@ pub(super) struct TurnCallEvent {
     pub(super) call: ToolCallId,
     pub(super) tool: ToolRef,
     pub(super) at: Timestamp,
-    pub(super) what: TurnCallChange,
+    pub(super) change: TurnCallChange,
 }
 
 pub(super) enum TurnCallChange {
     /// An attempt failed, and a retry follows.
-    Retries { attempt: u32, next_at: Timestamp, attempts_left: u32, heard: CallProgress },
+    Retries { attempt: u32, next_at: Timestamp, attempts_left: u32, progress: CallProgress },
     /// The breaker of the tool changed.
     Breaker(State),
     /// The class of the tool differs from the one that the turn knows.
@@ -55,9 +55,9 @@ impl TurnCallListener {
         call: ToolCallId,
         tool: ToolRef,
         class: ToolClass,
-        told: UnboundedSender<TurnCallEvent>,
+        sender: UnboundedSender<TurnCallEvent>,
     ) -> Self {
-        Self { call, tool, class, told, heard: Mutex::default(), known: OnceLock::new() }
+        Self { call, tool, class, sender, progress: Mutex::default(), known: OnceLock::new() }
     }
 
     /// Returns the facts, or `None` if the call has had no event.
@@ -65,19 +65,20 @@ impl TurnCallListener {
         self.known.get().copied()
     }
 
-    pub(super) fn heard(&self) -> CallProgress {
-        self.heard.lock().clone()
+    pub(super) fn progress(&self) -> CallProgress {
+        self.progress.lock().clone()
     }
 
-    fn tell(&self, at: Timestamp, what: TurnCallChange) {
+    fn tell(&self, at: Timestamp, change: TurnCallChange) {
         // A turn that is over has dropped the receiver.
-        let _ = self.told.send(TurnCallEvent { call: self.call.clone(), tool: self.tool.clone(), at, what });
+        let _ =
+            self.sender.send(TurnCallEvent { call: self.call.clone(), tool: self.tool.clone(), at, change });
     }
 }
 
 impl EngineListener for TurnCallListener {
     fn notice(&self, about: &NoticeContext<'_>, notice: &CallNotice) {
-        self.heard.lock().record(notice);
+        self.progress.lock().record(notice);
         if self.known.get().is_none() {
             let class = about.policy.class;
             let doubt = match about.request.hints.retry_safe(about.policy, about.request.sent_key) {
@@ -92,10 +93,10 @@ impl EngineListener for TurnCallListener {
         if let CallNotice::RetryScheduled { attempt, at: next_at } = notice {
             let made = attempt.saturating_sub(1);
             let attempts_left = about.policy.retry.attempts.get().saturating_sub(made).max(1);
-            let heard = self.heard();
+            let progress = self.progress();
             self.tell(
                 about.at,
-                TurnCallChange::Retries { attempt: *attempt, next_at: *next_at, attempts_left, heard },
+                TurnCallChange::Retries { attempt: *attempt, next_at: *next_at, attempts_left, progress },
             );
         } else if let CallNotice::BreakerChanged { scope: BreakerScope::Tool, transition } = notice {
             self.tell(about.at, TurnCallChange::Breaker(transition.to));

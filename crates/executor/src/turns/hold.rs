@@ -38,7 +38,7 @@ pub(super) struct HoldRequest {
 pub(super) struct TurnHold {
     store: Arc<dyn StateStore>,
     name: DocumentName,
-    held: Held,
+    state: Held,
     lasts: Duration,
 }
 
@@ -59,8 +59,8 @@ pub(super) fn name(turn: &TurnId, options: &TurnOptions) -> DocumentName {
         CallerKeyScope::Conversation => Some(&target.session_key),
         CallerKeyScope::Actor => None,
     };
-    let whose = (&target.tenant_id, session, &target.actor_id, turn);
-    let text = serde_json::to_vec(&whose).unwrap_or_default();
+    let identity = (&target.tenant_id, session, &target.actor_id, turn);
+    let text = serde_json::to_vec(&identity).unwrap_or_default();
     DocumentName { kind: DocumentKind::Turn, id: Digest::of(&text).to_hex().into() }
 }
 
@@ -80,16 +80,16 @@ impl TurnHold {
             let sight = LocalProcessMonitor::of(process.clone());
             let me = TurnHolder { process, number, until: now + deadline + SLACK };
             let before = found.as_ref().map(read).transpose()?;
-            let (held, submitted) = match Held::take(before, me, |process| sight.check_process(process), now)
+            let (state, submitted) = match Held::take(before, me, |process| sight.check_process(process), now)
             {
                 TurnAcquisition::Busy(until) => return Ok(HoldResult::Busy(until)),
-                TurnAcquisition::Acquired(held, submitted) => (held, submitted),
+                TurnAcquisition::Acquired(state, submitted) => (state, submitted),
             };
-            let hold = place.insert(Self { store: store.clone(), name: name.clone(), held, lasts });
-            let kept = hold.held.document().clone();
-            match hold.put(&kept).await? {
+            let hold = place.insert(Self { store: store.clone(), name: name.clone(), state, lasts });
+            let document = hold.state.document().clone();
+            match hold.put(&document).await? {
                 DocumentWriteOutcome::Written(version) => {
-                    hold.held.record_write(kept, version);
+                    hold.state.record_write(document, version);
                     return Ok(HoldResult::Ours(submitted));
                 }
                 DocumentWriteOutcome::Stale(there) => {
@@ -106,9 +106,9 @@ impl TurnHold {
         call: &ToolCallId,
         choice: &CandidateChoice,
     ) -> Result<(), StoreError> {
-        match self.held.document_with_choice(call, choice) {
+        match self.state.document_with_choice(call, choice) {
             None => Ok(()),
-            Some(kept) => match self.write(kept).await? {
+            Some(document) => match self.write(document).await? {
                 TurnWriteConflict::Retry => Ok(()),
                 TurnWriteConflict::Lost => Err(StoreError::not_done(
                     StoreErrorKind::Refused,
@@ -120,27 +120,27 @@ impl TurnHold {
 
     /// Releases the turn for its next submission.
     pub(super) async fn release(&mut self) -> Result<(), StoreError> {
-        self.write(self.held.released_document()).await.map(drop)
+        self.write(self.state.released_document()).await.map(drop)
     }
 
     /// Returns the time for which the hold would still keep others from the turn.
     pub(super) fn remaining_time(&self) -> Duration {
-        self.held.holder().until.since(self.store.now())
+        self.state.holder().until.since(self.store.now())
     }
 
     /// Writes the document, and retries if the stored one still belongs to this hold. Returns the comparison of the
     /// two.
-    async fn write(&mut self, kept: TurnDocument) -> Result<TurnWriteConflict, StoreError> {
+    async fn write(&mut self, document: TurnDocument) -> Result<TurnWriteConflict, StoreError> {
         for _ in 0..2 {
-            match self.put(&kept).await? {
+            match self.put(&document).await? {
                 DocumentWriteOutcome::Written(version) => {
-                    self.held.record_write(kept, version);
+                    self.state.record_write(document, version);
                     return Ok(TurnWriteConflict::Retry);
                 }
                 DocumentWriteOutcome::Stale(there) => {
                     let there = there.as_ref().map(read).transpose()?;
-                    let there = there.as_ref().map(|(version, kept)| (*version, kept));
-                    if self.held.resolve_conflict(there) == TurnWriteConflict::Lost {
+                    let there = there.as_ref().map(|(version, document)| (*version, document));
+                    if self.state.resolve_conflict(there) == TurnWriteConflict::Lost {
                         break;
                     }
                 }
@@ -149,20 +149,20 @@ impl TurnHold {
         Ok(TurnWriteConflict::Lost)
     }
 
-    async fn put(&self, kept: &TurnDocument) -> Result<DocumentWriteOutcome, StoreError> {
-        let body = serde_json::to_string(kept).map_err(unreadable)?;
+    async fn put(&self, document: &TurnDocument) -> Result<DocumentWriteOutcome, StoreError> {
+        let body = serde_json::to_string(document).map_err(unreadable)?;
         let expires = Some(self.store.now() + self.lasts);
         let write =
-            DocumentWrite { replaces: self.held.replaced_version(), body: Some(body.into()), expires };
+            DocumentWrite { replaces: self.state.replaced_version(), body: Some(body.into()), expires };
         self.store.write(&self.name, write).await
     }
 }
 
 /// Parses the document. One of another version is refused: its choices would be lost and made differently.
 fn read(document: &Document) -> Result<(u64, TurnDocument), StoreError> {
-    let kept: TurnDocument = serde_json::from_str(&document.body).map_err(unreadable)?;
-    match kept.format {
-        TurnDocument::FORMAT => Ok((document.version, kept)),
+    let parsed: TurnDocument = serde_json::from_str(&document.body).map_err(unreadable)?;
+    match parsed.format {
+        TurnDocument::FORMAT => Ok((document.version, parsed)),
         other => Err(unreadable(format_args!(
             "its format is {other}, but this version reads format {}",
             TurnDocument::FORMAT
@@ -209,8 +209,8 @@ mod tests {
         assert!(matches!(taken, HoldResult::Ours(SubmissionHistory::First)));
         let mut first = first.unwrap();
         // The response of the store was lost: the document is written, and the turn is still held by this process.
-        let kept = first.held.document_with_choice(&call, &choice(2)).unwrap();
-        assert!(matches!(first.put(&kept).await.unwrap(), DocumentWriteOutcome::Written(_)));
+        let document = first.state.document_with_choice(&call, &choice(2)).unwrap();
+        assert!(matches!(first.put(&document).await.unwrap(), DocumentWriteOutcome::Written(_)));
         first.choose(&call, &choice(1)).await.unwrap();
         // It is held for its deadline and a little longer, because the clocks of two machines differ.
         tokio::time::advance(TURN + SLACK - Duration::from_millis(1)).await;

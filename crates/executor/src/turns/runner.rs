@@ -87,7 +87,7 @@ type TurnCallFuture = Pin<Box<dyn Future<Output = (ToolCallId, TurnCallResponse)
 struct TurnCallResponse {
     called: CallResponse,
     tool: ToolRef,
-    heard: CallProgress,
+    progress: CallProgress,
     /// Facts from the policy of the call. Absent if the call was rejected before its record was read.
     known: Option<CallPolicyFacts>,
 }
@@ -126,7 +126,7 @@ impl EngineTurns {
             return Err(TurnRejection::Overloaded);
         };
         let facts = self.facts(&plan, &options.target);
-        let mut held = HoldGuard { hold: None, calls: calls.clone() };
+        let mut guard = HoldGuard { hold: None, calls: calls.clone() };
         let submitted = match plan.turn() {
             None => SubmissionHistory::First,
             Some(turn) => {
@@ -138,7 +138,7 @@ impl EngineTurns {
                     lasts: facts.records_last + plan.deadline(),
                 };
                 let name = hold::name(turn, &options);
-                let taking = TurnHold::take(&mut held.hold, calls.store.clone(), name, wish);
+                let taking = TurnHold::take(&mut guard.hold, calls.store.clone(), name, wish);
                 match tokio::time::timeout(plan.deadline().max(LEAST_FOR_STORE), taking).await {
                     Ok(Ok(HoldResult::Ours(submitted))) => submitted,
                     Ok(Ok(HoldResult::Busy(until))) => {
@@ -161,7 +161,7 @@ impl EngineTurns {
         );
         let mut notes = Vec::new();
         let (turn, steps) = TurnMachine::begin(plan.clone(), &facts.tools, submitted, now, &mut notes);
-        let (tell, told) = unbounded_channel();
+        let (tell, call_events) = unbounded_channel();
         let guarded_as = name.clone().or_else(|| TurnId::new(trace.to_string()).ok());
         let running = RunningTurn {
             calls: calls.clone(),
@@ -170,7 +170,7 @@ impl EngineTurns {
             plan,
             turn,
             story: Some(story),
-            held,
+            guard,
             name,
             guarded_as,
             trace,
@@ -182,7 +182,7 @@ impl EngineTurns {
             sent: 0,
             text_limits: BTreeMap::new(),
         };
-        let (result, text_limits) = running.run(steps, notes, told).await;
+        let (result, text_limits) = running.run(steps, notes, call_events).await;
         drop(underway);
         Ok(TurnResponse { result, trace, text_limits })
     }
@@ -196,9 +196,9 @@ impl EngineTurns {
     }
 
     /// Returns the turns that match, newest first.
-    pub(crate) async fn turns(&self, wanted: &TurnQuery) -> Result<JournalPage<TurnSummary>, StoreError> {
+    pub(crate) async fn turns(&self, query: &TurnQuery) -> Result<JournalPage<TurnSummary>, StoreError> {
         self.write_traces().await;
-        wanted.read(&*self.calls.store).await
+        query.read(&*self.calls.store).await
     }
 
     /// Returns the stored trace of a turn.
@@ -328,7 +328,7 @@ struct RunningTurn {
     turn: TurnMachine,
     /// The trace, until it is closed.
     story: Option<TraceRecorder>,
-    held: HoldGuard,
+    guard: HoldGuard,
     name: Option<TurnId>,
     /// The turn in which the loop guard counts failures.
     guarded_as: Option<TurnId>,
@@ -389,7 +389,7 @@ async fn next(
     going: &mut FuturesUnordered<TurnCallFuture>,
 ) -> Option<(ToolCallId, TurnCallResponse)> {
     match arrived.pop_front() {
-        Some(ended) => Some(ended),
+        Some(first) => Some(first),
         None => going.next().await,
     }
 }
@@ -404,7 +404,7 @@ impl RunningTurn {
         mut self,
         mut steps: Vec<TurnStep>,
         mut notes: Vec<TraceNote>,
-        mut told: UnboundedReceiver<TurnCallEvent>,
+        mut call_events: UnboundedReceiver<TurnCallEvent>,
     ) -> (TurnResult, BTreeMap<ToolCallId, usize>) {
         let withdrawn = self.options.cancelled.clone();
         let mut cancelled = false;
@@ -422,14 +422,16 @@ impl RunningTurn {
             let left = self.turn.deadline().since(self.calls.clock.now());
             let events = tokio::select! {
                 biased;
-                Some(heard) = told.recv() => self.heard(heard, &mut notes).into_iter().collect(),
-                Some((id, ended)) = next(&mut self.arrived, &mut self.going) => {
+                Some(event) = call_events.recv() => {
+                    self.handle_call_event(event, &mut notes).into_iter().collect()
+                }
+                Some((id, response)) = next(&mut self.arrived, &mut self.going) => {
                     // Earlier events of the call come first.
                     let mut events = Vec::new();
-                    while let Ok(heard) = told.try_recv() {
-                        events.extend(self.heard(heard, &mut notes));
+                    while let Ok(event) = call_events.try_recv() {
+                        events.extend(self.handle_call_event(event, &mut notes));
                     }
-                    events.extend(self.ended(id, ended));
+                    events.extend(self.handle_call_end(id, response));
                     events
                 }
                 () = withdrawn.cancelled(), if !cancelled => {
@@ -446,7 +448,7 @@ impl RunningTurn {
     /// Returns the events for the machine when time has passed. From the deadline on, no attempt starts.
     fn time_is_over(&self) -> Vec<TurnEvent> {
         let is_over = self.calls.clock.now() >= self.turn.deadline();
-        self.unsent(|sent| is_over && !sent.watch.heard().has_begun()).chain([TurnEvent::Tick]).collect()
+        self.unsent(|sent| is_over && !sent.watch.progress().has_started()).chain([TurnEvent::Tick]).collect()
     }
 
     /// Returns events for calls that have not run yet. The machine needs them before the event of the end.
@@ -477,11 +479,11 @@ impl RunningTurn {
                 }
                 TurnStep::Run { id, tool, arguments, timeout, choice } => {
                     self.record(notes);
-                    let kept = self.keep(&id, &choice).await;
+                    let stored = self.keep(&id, &choice).await;
                     if self.options.cancelled.is_cancelled() {
                         queue.extend(self.feed(TurnEvent::NotStarted { id }, notes));
-                    } else if let Err(error) = kept {
-                        let end = PlannedCallEnd::Failed(unkept(&error));
+                    } else if let Err(error) = stored {
+                        let end = PlannedCallEnd::Failed(choice_not_stored(&error));
                         queue.extend(self.feed(TurnEvent::Ended { id, end, replayed: false }, notes));
                     } else {
                         self.start(id, tool, arguments, timeout, &choice);
@@ -506,13 +508,13 @@ impl RunningTurn {
     async fn keep(&mut self, id: &ToolCallId, choice: &CandidateChoice) -> Result<(), StoreError> {
         let left = self.turn.deadline().since(self.calls.clock.now());
         let withdrawn = self.options.cancelled.clone();
-        let Some(hold) = &mut self.held.hold else { return Ok(()) };
+        let Some(hold) = &mut self.guard.hold else { return Ok(()) };
         let mut writing = pin!(tokio::time::timeout(left, hold.choose(id, choice)));
         loop {
             tokio::select! {
                 biased;
                 written = &mut writing => return written.unwrap_or_else(|_| Err(silent())),
-                Some(ended) = self.going.next() => self.arrived.push_back(ended),
+                Some(response) = self.going.next() => self.arrived.push_back(response),
                 () = withdrawn.cancelled() => return Err(silent()),
             }
         }
@@ -520,9 +522,9 @@ impl RunningTurn {
 
     /// Releases the turn before its result is returned, so that it can be submitted again. Failures are retried later.
     async fn give_back(&mut self) {
-        let Some(hold) = &mut self.held.hold else { return };
+        let Some(hold) = &mut self.guard.hold else { return };
         match tokio::time::timeout(GRACE, hold.release()).await {
-            Ok(Ok(())) => self.held.hold = None,
+            Ok(Ok(())) => self.guard.hold = None,
             Ok(Err(error)) => self.calls.store_trouble(&error),
             Err(_) => {}
         }
@@ -582,7 +584,7 @@ impl RunningTurn {
             let calling = calls.dispatch(Arc::new(envelope), Arc::new(run), options, RunnerKind::Driver);
             *stop.lock() = Some(calling.canceller());
             let called = calling.await;
-            (id, TurnCallResponse { called, tool, heard: watch.heard(), known: watch.known() })
+            (id, TurnCallResponse { called, tool, progress: watch.progress(), known: watch.known() })
         }));
     }
 
@@ -592,13 +594,13 @@ impl RunningTurn {
     }
 
     /// Handles an event of a call in flight.
-    fn heard(&mut self, told: TurnCallEvent, notes: &mut Vec<TraceNote>) -> Option<TurnEvent> {
-        let TurnCallEvent { call, tool, at, what } = told;
-        match what {
+    fn handle_call_event(&mut self, event: TurnCallEvent, notes: &mut Vec<TraceNote>) -> Option<TurnEvent> {
+        let TurnCallEvent { call, tool, at, change } = event;
+        match change {
             TurnCallChange::Breaker(state) => Some(TurnEvent::BreakerChanged { tool, state }),
             TurnCallChange::Class(class) => Some(TurnEvent::ToolKnown { tool, stop: stop(class) }),
-            TurnCallChange::Retries { attempt, next_at, attempts_left, heard } => {
-                notes.extend(self.retried(&call, &tool, at, attempt, next_at, attempts_left, &heard));
+            TurnCallChange::Retries { attempt, next_at, attempts_left, progress } => {
+                notes.extend(self.retried(&call, &tool, at, attempt, next_at, attempts_left, &progress));
                 None
             }
         }
@@ -614,17 +616,17 @@ impl RunningTurn {
         next: u32,
         next_at: Timestamp,
         attempts_left: u32,
-        heard: &CallProgress,
+        progress: &CallProgress,
     ) -> [TraceNote; 3] {
-        let code = if heard.timed_out_after().is_some() { Code::Timeout } else { Code::ToolError };
+        let code = if progress.timed_out_after().is_some() { Code::Timeout } else { Code::ToolError };
         let breaker = breaker_of(&self.calls, &self.options.target, tool);
-        let nature = heard.failure().map_or(FaultNature::Transient, |failed| failed.nature);
+        let nature = progress.failure().map_or(FaultNature::Transient, |failed| failed.nature);
         let attempts = next.saturating_sub(1);
         let wait = next_at.since(at);
         let decision = decide(FailureFacts {
             code,
             nature,
-            reach: heard.reach(),
+            reach: progress.reach(),
             // It is retried because that is safe.
             repeat: RepeatSafety::Safe,
             breaker,
@@ -637,11 +639,11 @@ impl RunningTurn {
             dependants: DependantCounts::default(),
             succeeded: 0,
         });
-        let error = heard.failure().map_or_else(String::new, |failed| failed.said.to_string());
-        let rule = heard.failure().map(|failed| failed.rule.to_string());
+        let error = progress.failure().map_or_else(String::new, |failed| failed.message.to_string());
+        let rule = progress.failure().map(|failed| failed.rule.to_string());
         let fault =
             ToolFailureDetails { error, rule, code, nature, breaker, attempts, decision: decision.strategy };
-        let fault = match heard.timed_out_after() {
+        let fault = match progress.timed_out_after() {
             Some(timeout) => TurnFact::ToolTimeout { timeout, fault },
             None => TurnFact::ToolError(fault),
         };
@@ -654,9 +656,9 @@ impl RunningTurn {
     }
 
     /// Returns the events for the machine when a call has ended, after the current breaker states of all candidates.
-    fn ended(&mut self, id: ToolCallId, ended: TurnCallResponse) -> Vec<TurnEvent> {
+    fn handle_call_end(&mut self, id: ToolCallId, response: TurnCallResponse) -> Vec<TurnEvent> {
         self.sent_to.remove(&id);
-        let TurnCallResponse { called, tool, heard, known } = ended;
+        let TurnCallResponse { called, tool, progress, known } = response;
         match called.text_limit {
             Some(limit) => _ = self.text_limits.insert(id.clone(), limit),
             None => _ = self.text_limits.remove(&id),
@@ -677,15 +679,15 @@ impl RunningTurn {
                 message,
                 rule: rule.clone(),
                 nature,
-                reach: heard.reach(),
+                reach: progress.reach(),
                 repeat: repeat(class),
                 unknown_outcome: doubt,
                 attempts: result.attempts,
-                timed_out_after: heard.timed_out_after(),
+                timed_out_after: progress.timed_out_after(),
             })
         };
         let end = match (result.output, result.error) {
-            (_, None) if heard.is_input_required() => {
+            (_, None) if progress.is_input_required() => {
                 failed(Code::ToolError, ASKS.into(), FaultNature::Permanent)
             }
             (_, Some(error)) if error.retriable => failed(error.code, error.message, FaultNature::Transient),
@@ -752,7 +754,7 @@ fn key(turn: &TurnId, call: &ToolCallId, candidate: usize) -> Option<Idempotency
 
 /// Returns the failure of a call whose choice could not be stored. It is not sent, because a later submission could
 /// choose differently.
-fn unkept(error: &StoreError) -> TurnCallFailure {
+fn choice_not_stored(error: &StoreError) -> TurnCallFailure {
     let message = format!("not sent: the choice for it could not be stored: {error}");
     TurnCallFailure::not_sent(Code::StoreUnavailable, FaultNature::Transient, message)
 }

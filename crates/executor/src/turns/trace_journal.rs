@@ -114,8 +114,8 @@ impl TurnQuery {
     }
 
     fn fits(&self, head: &TurnSummary) -> bool {
-        fn fits<T: PartialEq>(wanted: Option<&T>, found: Option<&T>) -> bool {
-            wanted.is_none() || wanted == found
+        fn fits<T: PartialEq>(expected: Option<&T>, found: Option<&T>) -> bool {
+            expected.is_none() || expected == found
         }
         fits(self.tenant.as_ref(), head.tenant.as_ref())
             && fits(self.session.as_ref(), Some(&head.session))
@@ -133,13 +133,13 @@ impl TurnTraceView {
             return Ok(Some(story));
         }
         let Ok(turn) = TurnId::new(name) else { return Ok(None) };
-        let mut wanted = TurnQuery { turn: Some(turn), limit: 1, ..TurnQuery::default() };
+        let mut query = TurnQuery { turn: Some(turn), limit: 1, ..TurnQuery::default() };
         loop {
-            let JournalPage { found, next } = wanted.read(store).await?;
+            let JournalPage { found, next } = query.read(store).await?;
             match (found.into_iter().next(), next) {
                 (Some(head), _) => return traced(store, head.trace_id).await,
                 (None, None) => return Ok(None),
-                (None, behind) => wanted.behind = behind,
+                (None, behind) => query.behind = behind,
             }
         }
     }
@@ -168,13 +168,13 @@ async fn traced(store: &dyn StateStore, trace: TraceId) -> Result<Option<TurnTra
 }
 
 /// Returns the same turns as they ended. Those that run, or whose process is gone, stay as they began.
-async fn as_ended(store: &dyn StateStore, begun: Vec<TurnSummary>) -> Result<Vec<TurnSummary>, StoreError> {
-    let mut heads = Vec::with_capacity(begun.len());
-    for head in begun {
+async fn as_ended(store: &dyn StateStore, started: Vec<TurnSummary>) -> Result<Vec<TurnSummary>, StoreError> {
+    let mut heads = Vec::with_capacity(started.len());
+    for head in started {
         let query = JournalQuery { subject: Some(ending(&head)), ..JournalQuery::newest(Journal::Traces, 1) };
-        let ended = store.entries(&query).await?.pop();
-        let ended = ended.and_then(|(_, entry)| serde_json::from_str(&entry.body).ok());
-        heads.push(ended.unwrap_or(head));
+        let end = store.entries(&query).await?.pop();
+        let end = end.and_then(|(_, entry)| serde_json::from_str(&entry.body).ok());
+        heads.push(end.unwrap_or(head));
     }
     Ok(heads)
 }

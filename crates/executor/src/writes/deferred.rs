@@ -49,7 +49,7 @@ struct RetryState<O> {
 /// A store operation to retry.
 #[derive(Debug)]
 pub(crate) struct StoreRetry<O> {
-    what: O,
+    operation: O,
     tries: u32,
     /// Time of the next try. A release must not overtake its own claim, which is void by then.
     due: Timestamp,
@@ -65,12 +65,12 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 impl<O> StoreRetry<O> {
     /// Creates a retry that is due at this time.
-    pub(crate) const fn new(what: O, due: Timestamp) -> Self {
-        Self { what, tries: 0, due }
+    pub(crate) const fn new(operation: O, due: Timestamp) -> Self {
+        Self { operation, tries: 0, due }
     }
 
     pub(crate) const fn operation(&self) -> &O {
-        &self.what
+        &self.operation
     }
 }
 
@@ -80,17 +80,17 @@ impl<O: RetryableOperation> RetryQueue<O> {
         Self { clock, context, queue, added: Notify::new(), settled: Notify::new() }
     }
 
-    pub(crate) fn keep(&self, kept: impl Iterator<Item = StoreRetry<O>>) {
-        let mut kept = kept.peekable();
+    pub(crate) fn keep(&self, retries: impl Iterator<Item = StoreRetry<O>>) {
+        let mut retries = retries.peekable();
         // The usual case: it avoids the lock if there is nothing to add.
-        if kept.peek().is_none() {
+        if retries.peek().is_none() {
             return;
         }
         let mut queue = self.queue.lock();
-        queue.waiting.extend(kept);
+        queue.waiting.extend(retries);
         while queue.waiting.len() > MOST {
             if let Some(dropped) = queue.waiting.pop_front() {
-                tracing::error!(event = "store.gave_up", what = ?dropped.what, "too many operations wait for the store; the oldest was dropped");
+                tracing::error!(event = "store.gave_up", "what" = ?dropped.operation, "too many operations wait for the store; the oldest was dropped");
             }
         }
         drop(queue);
@@ -98,9 +98,9 @@ impl<O: RetryableOperation> RetryQueue<O> {
     }
 
     /// Tries the operation at once. If that fails, it is queued like the others.
-    pub(crate) async fn try_now(&self, keeping: StoreRetry<O>) {
+    pub(crate) async fn try_now(&self, retry: StoreRetry<O>) {
         self.queue.lock().under_way += 1;
-        InFlightRetry { keeper: self, keeping: Some(keeping) }.repeat().await;
+        InFlightRetry { keeper: self, retry: Some(retry) }.repeat().await;
         self.added.notify_one();
     }
 
@@ -114,9 +114,9 @@ impl<O: RetryableOperation> RetryQueue<O> {
     /// may still be in flight.
     pub(crate) fn make_due(&self) {
         let now = self.clock.now();
-        for keeping in &mut self.queue.lock().waiting {
-            if keeping.tries > 0 || keeping.what.may_be_early() {
-                keeping.due = keeping.due.min(now);
+        for retry in &mut self.queue.lock().waiting {
+            if retry.tries > 0 || retry.operation.may_be_early() {
+                retry.due = retry.due.min(now);
             }
         }
         self.added.notify_one();
@@ -167,8 +167,8 @@ impl<O: RetryableOperation> RetryQueue<O> {
     fn next(&self) -> NextRetry<'_, O> {
         let now = self.clock.now();
         let queue = self.queue.lock();
-        let due = queue.waiting.iter().position(|keeping| keeping.due <= now);
-        let soonest = queue.waiting.iter().map(|keeping| keeping.due).min();
+        let due = queue.waiting.iter().position(|retry| retry.due <= now);
+        let soonest = queue.waiting.iter().map(|retry| retry.due).min();
         drop(queue);
         match due {
             Some(due) => self.take(due).map_or(NextRetry::Nothing, NextRetry::Now),
@@ -178,9 +178,9 @@ impl<O: RetryableOperation> RetryQueue<O> {
 
     fn take(&self, position: usize) -> Option<InFlightRetry<'_, O>> {
         let mut queue = self.queue.lock();
-        let keeping = queue.waiting.remove(position)?;
+        let retry = queue.waiting.remove(position)?;
         queue.under_way += 1;
-        Some(InFlightRetry { keeper: self, keeping: Some(keeping) })
+        Some(InFlightRetry { keeper: self, retry: Some(retry) })
     }
 }
 
@@ -191,19 +191,19 @@ const HANDS: usize = 32;
 /// An operation that is being retried. If it fails or is dropped, it goes back to the queue.
 struct InFlightRetry<'a, O: RetryableOperation> {
     keeper: &'a RetryQueue<O>,
-    keeping: Option<StoreRetry<O>>,
+    retry: Option<StoreRetry<O>>,
 }
 
 impl<O: RetryableOperation> InFlightRetry<'_, O> {
     async fn repeat(mut self) {
-        let Some(keeping) = &mut self.keeping else { return };
-        match keeping.what.carry_out(&self.keeper.context).await {
-            Ok(()) => self.keeping = None,
+        let Some(retry) = &mut self.retry else { return };
+        match retry.operation.carry_out(&self.keeper.context).await {
+            Ok(()) => self.retry = None,
             Err(error) => {
-                keeping.tries += 1;
-                let pause = FIRST_PAUSE.saturating_mul(1 << keeping.tries.min(6)).min(LONGEST_PAUSE);
-                keeping.due = self.keeper.clock.now() + pause;
-                tracing::debug!(event = "store.repeat", what = ?keeping.what, tries = keeping.tries, %error);
+                retry.tries += 1;
+                let pause = FIRST_PAUSE.saturating_mul(1 << retry.tries.min(6)).min(LONGEST_PAUSE);
+                retry.due = self.keeper.clock.now() + pause;
+                tracing::debug!(event = "store.repeat", "what" = ?retry.operation, tries = retry.tries, %error);
             }
         }
     }
@@ -213,7 +213,7 @@ impl<O: RetryableOperation> Drop for InFlightRetry<'_, O> {
     fn drop(&mut self) {
         let mut queue = self.keeper.queue.lock();
         queue.under_way -= 1;
-        queue.waiting.extend(self.keeping.take());
+        queue.waiting.extend(self.retry.take());
         drop(queue);
         self.keeper.settled.notify_waiters();
     }

@@ -23,7 +23,7 @@ pub struct DeliveryHandle {
     pub(crate) receipt: DeliveryReceipt,
     pub(crate) store: Arc<dyn StateStore>,
     /// Recipient and server of a final response that an outcome is unknown.
-    pub(crate) told: Option<OutcomeRecipient>,
+    pub(crate) recipient: Option<OutcomeRecipient>,
     has_arrived: Arc<watch::Sender<bool>>,
 }
 
@@ -85,7 +85,7 @@ impl Deliveries {
         &self,
         receipt: DeliveryReceipt,
         store: Arc<dyn StateStore>,
-        told: Option<OutcomeRecipient>,
+        recipient: Option<OutcomeRecipient>,
         at: u64,
     ) -> DeliveryHandle {
         let has_arrived = watch::Sender::new(false);
@@ -105,7 +105,7 @@ impl Deliveries {
         }
         in_doubt.push_back((receipt.clone(), has_arrived.subscribe()));
         drop(in_doubt);
-        DeliveryHandle { receipt, store, told, has_arrived: Arc::new(has_arrived) }
+        DeliveryHandle { receipt, store, recipient, has_arrived: Arc::new(has_arrived) }
     }
 
     /// Returns the owners of runs that overlap with a call of this sequence number: their responses were handed over

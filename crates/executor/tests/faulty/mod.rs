@@ -23,7 +23,7 @@ use tokio::sync::{broadcast, watch};
 pub(crate) struct FaultyStore {
     inner: MemoryStore,
     health: watch::Sender<FaultMode>,
-    news: broadcast::Sender<StoreEvent>,
+    events: broadcast::Sender<StoreEvent>,
 }
 
 /// Behavior of the store.
@@ -50,14 +50,14 @@ pub(crate) enum FaultMode {
 
 impl FaultyStore {
     pub(crate) fn new(inner: MemoryStore) -> Self {
-        Self { inner, health: watch::Sender::new(FaultMode::Up), news: broadcast::Sender::new(16) }
+        Self { inner, health: watch::Sender::new(FaultMode::Up), events: broadcast::Sender::new(16) }
     }
 
     /// Sets the mode. Listeners are informed when it becomes `Up`.
     pub(crate) fn becomes(&self, health: FaultMode) {
         self.health.send_replace(health);
         if health == FaultMode::Up {
-            self.news.send(StoreEvent::Available).unwrap();
+            self.events.send(StoreEvent::Available).unwrap();
         }
     }
 
@@ -204,6 +204,6 @@ impl StateStore for FaultyStore {
     }
 
     fn events(&self) -> broadcast::Receiver<StoreEvent> {
-        self.news.subscribe()
+        self.events.subscribe()
     }
 }

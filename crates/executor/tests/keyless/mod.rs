@@ -18,7 +18,7 @@ async fn switched() -> (Engine, impl Fn(EnforcementMode)) {
     };
     let clock = Arc::new(RuntimeClock::new());
     let engine = Engine::builder().clock(clock).policies(policies).start().await;
-    (engine, move |wanted| *mode.lock() = wanted)
+    (engine, move |new_mode| *mode.lock() = new_mode)
 }
 
 /// Returns options that join equal calls, with the client's id of the dispatch if it has one.
@@ -206,8 +206,8 @@ async fn what_was_open_when_dedupe_was_turned_off_is_still_open_when_it_is_on_ag
     engine.call(pay(3, None), flaky(0)).await;
     dedupe(EnforcementMode::Enforce);
     tokio::time::sleep(A_WHILE).await;
-    let told = engine.call_with(pay(1, None), flaky(0), joined(None)).await;
-    assert_eq!(code(&told), Some(Code::OutcomeUnknown));
+    let response = engine.call_with(pay(1, None), flaky(0), joined(None)).await;
+    assert_eq!(code(&response), Some(Code::OutcomeUnknown));
     let second = gated();
     settle().await;
     assert_eq!(tool.runs(), 1);

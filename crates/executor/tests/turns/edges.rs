@@ -18,12 +18,12 @@ struct AnnotatedTools {
     tools: ScriptedTools,
     annotations: AnnotationHints,
     found: Option<(&'static str, Arc<Notify>)>,
-    asked: Arc<Notify>,
+    lookup_started: Arc<Notify>,
 }
 
 impl AnnotatedTools {
     fn of(tools: &ScriptedTools, annotations: AnnotationHints) -> Self {
-        Self { tools: tools.clone(), annotations, found: None, asked: Arc::default() }
+        Self { tools: tools.clone(), annotations, found: None, lookup_started: Arc::default() }
     }
 }
 
@@ -36,7 +36,7 @@ impl ToolRegistry for AnnotatedTools {
             if let Some((name, when)) = &self.found
                 && *name == envelope.tool_name.as_str()
             {
-                self.asked.notify_one();
+                self.lookup_started.notify_one();
                 when.notified().await;
             }
             let info = ToolInfo { annotations: self.annotations, input_schema: None };
@@ -75,7 +75,7 @@ async fn eh_6_4_a_tool_whose_server_says_that_it_only_reads_is_replaced_when_it_
     let engine = believing(memory()).await;
     let tools = ScriptedTools::new([
         ("flight_search", script(async |_| reset())),
-        ("flight_search_backup", says("2")),
+        ("flight_search_backup", replies("2")),
     ]);
     let shelf = Arc::new(AnnotatedTools::of(&tools, READS));
     let turned = engine.turn(plan(WITH_BACKUP), shelf, options()).await.unwrap();
@@ -111,7 +111,7 @@ async fn what_its_server_lets_run_twice_is_not_replaced_when_the_turn_comes_agai
                 .into()),
             }),
         ),
-        ("flight_search_backup", says("2")),
+        ("flight_search_backup", replies("2")),
     ]);
     let shelf = Arc::new(AnnotatedTools::of(&tools, MAY_RUN_TWICE));
     let first = believing(store.clone()).await;
@@ -135,7 +135,7 @@ async fn a_rejected_call_is_not_replaced_when_the_turn_is_submitted_again() {
     let clock = Arc::new(RuntimeClock::new());
     let builder = Engine::builder().clock(clock).store(store).max_calls(1);
     let engine = builder.policies(Arc::new(measured(ToolClass::Mutating))).start().await;
-    let tools = ScriptedTools::new([("flight_search", says("1")), ("flight_search_backup", says("2"))]);
+    let tools = ScriptedTools::new([("flight_search", replies("1")), ("flight_search_backup", replies("2"))]);
     turn(&engine, &tools, WITH_BACKUP).await;
     assert_eq!((tools.runs("flight_search"), tools.runs("flight_search_backup")), (1, 0));
 
@@ -157,13 +157,13 @@ async fn a_rejected_call_is_not_replaced_when_the_turn_is_submitted_again() {
     let found = Arc::new(Notify::new());
     let mut shelf = AnnotatedTools::of(&tools, AnnotationHints::default());
     shelf.found = Some(("flight_search_backup", found.clone()));
-    let asked = shelf.asked.clone();
+    let lookup_started = shelf.lookup_started.clone();
     let submitted = {
         let engine = engine.clone();
         tokio::spawn(async move { engine.turn(plan(WITH_BACKUP), Arc::new(shelf), options()).await })
     };
     // If the turn asks for the alternative, it could run.
-    let _ = tokio::time::timeout(Duration::from_secs(1), asked.notified()).await;
+    let _ = tokio::time::timeout(Duration::from_secs(1), lookup_started.notified()).await;
     leave.notify_one();
     blocker.await.unwrap();
     found.notify_one();
@@ -176,7 +176,7 @@ async fn a_rejected_call_is_not_replaced_when_the_turn_is_submitted_again() {
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_was_withdrawn_before_it_began_makes_no_call() {
     let engine = engine(measured(ToolClass::Mutating)).await;
-    let tools = ScriptedTools::new([("flight_search", says("1"))]);
+    let tools = ScriptedTools::new([("flight_search", replies("1"))]);
     let options = options();
     options.cancelled.cancel();
     let turned = engine.turn(plan(WITH_BACKUP), Arc::new(tools.clone()), options).await.unwrap();
@@ -196,10 +196,10 @@ async fn a_turn_that_is_withdrawn_while_its_calls_end_at_once_starts_no_other() 
             "flight_search",
             script(move |_| {
                 withdrawn.cancel();
-                async { Ok(said("1")) }
+                async { Ok(tool_output("1")) }
             }),
         ),
-        ("hotel_search", says("2")),
+        ("hotel_search", replies("2")),
     ]);
     let text = r#"{"calls":[{"id":"f","tool":"t/flight_search"},{"id":"h","tool":"t/hotel_search","dependsOn":["f"]}]}"#;
     let turned = engine.turn(plan(text), Arc::new(tools.clone()), options).await.unwrap();
@@ -222,8 +222,11 @@ async fn a_turn_that_comes_again_with_other_alternatives_does_nothing_twice() {
         (r#""t/second""#, ""),
     ] {
         let engine = on(memory(), measured(ToolClass::Mutating)).await;
-        let tools =
-            ScriptedTools::new([("flight_search", says("1")), ("second", says("2")), ("third", says("3"))]);
+        let tools = ScriptedTools::new([
+            ("flight_search", replies("1")),
+            ("second", replies("2")),
+            ("third", replies("3")),
+        ]);
         for name in ["flight_search", "third"] {
             let (namespace, tool) = (Namespace::new("t").unwrap(), ToolName::new(name).unwrap());
             let key = BreakerKey::Tool(ToolRef { namespace, tool });
@@ -249,7 +252,7 @@ async fn a_turn_that_comes_again_with_other_alternatives_does_nothing_twice() {
 #[tokio::test(start_paused = true)]
 async fn there_are_no_more_turns_than_may_be_also_while_the_store_is_silent() {
     let (engine, store) = on_faulty().await;
-    let tools = ScriptedTools::new([("flight_search", says("1"))]);
+    let tools = ScriptedTools::new([("flight_search", replies("1"))]);
     store.becomes(FaultMode::Silent);
     let submitted: Vec<_> = (0..300)
         .map(|number| {
@@ -272,7 +275,7 @@ async fn there_are_no_more_turns_than_may_be_also_while_the_store_is_silent() {
 async fn a_call_that_was_never_sent_is_not_reported_as_running() {
     for withdraws in [false, true] {
         let engine = engine(measured(ToolClass::Mutating)).await;
-        let tools = ScriptedTools::new([("flight_search", says("1"))]);
+        let tools = ScriptedTools::new([("flight_search", replies("1"))]);
         let mut shelf = AnnotatedTools::of(&tools, AnnotationHints::default());
         shelf.found = Some(("flight_search", Arc::new(Notify::new())));
         let options = options();
@@ -332,17 +335,17 @@ async fn what_was_chosen_is_known_for_as_long_as_what_came_of_it() {
                 if number <= 11 {
                     tokio::time::sleep(Duration::from_secs(25)).await;
                 }
-                Ok(said("1"))
+                Ok(tool_output("1"))
             }),
         ),
         (
             "flight_search",
             script(async |_| {
                 tokio::time::sleep(Duration::from_secs(20)).await;
-                Ok(said("1"))
+                Ok(tool_output("1"))
             }),
         ),
-        ("flight_search_backup", says("2")),
+        ("flight_search_backup", replies("2")),
     ]);
     let chain: Vec<_> = (0..11)
         .map(|place| {
@@ -381,7 +384,7 @@ async fn what_was_finished_is_not_run_again_because_the_store_is_away() {
     let store =
         Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
     let engine = on(store.clone(), measured(ToolClass::Unknown)).await;
-    let tools = ScriptedTools::new([("flight_search", says("1"))]);
+    let tools = ScriptedTools::new([("flight_search", replies("1"))]);
     turn(&engine, &tools, WITH_BACKUP).await;
     let turned = turn_that_loses_its_store(&engine, &store, &tools).await;
     assert_eq!(tools.runs("flight_search"), 1);
@@ -397,11 +400,11 @@ async fn an_output_that_is_nested_without_end_is_refused_as_an_argument() {
         (
             "deep",
             Box::new(move |_, _| -> ScriptedAttempt {
-                let output = said(&deep);
+                let output = tool_output(&deep);
                 Box::pin(async move { Ok(output) })
             }) as ToolScript,
         ),
-        ("use", says("1")),
+        ("use", replies("1")),
     ]);
     let text = r#"{"turnId":"deep","calls":[{"id":"d","tool":"t/deep"},{"id":"u","tool":"t/use","params":{"x":{"$from":"d"}}},
         {"id":"p","tool":"t/use","params":{"x":{"$from":"d","path":"/0/0"}}}]}"#;
@@ -447,7 +450,7 @@ async fn what_was_chosen_is_known_for_days_where_records_are_kept_for_days() {
     let mut policy = measured(ToolClass::Mutating);
     policy.dedupe.keep.done = Duration::from_secs(72 * 3600);
     let engine = on(memory(), policy).await;
-    let tools = ScriptedTools::new([("flight_search", says("1")), ("flight_search_backup", says("2"))]);
+    let tools = ScriptedTools::new([("flight_search", replies("1")), ("flight_search_backup", replies("2"))]);
     engine.admin().update_breaker(None, &first_tool(), BreakerOverride::Open { until: None }, &by()).await;
     turn(&engine, &tools, WITH_BACKUP).await;
     engine.admin().update_breaker(None, &first_tool(), BreakerOverride::Reset, &by()).await;
@@ -497,7 +500,7 @@ async fn the_calls_of_a_turn_belong_to_it_and_its_failures_have_a_limit() {
 #[tokio::test(start_paused = true)]
 async fn the_same_name_of_two_tenants_is_two_turns() {
     let engine = engine(measured(ToolClass::Mutating)).await;
-    let tools = ScriptedTools::new([("flight_search", says("1"))]);
+    let tools = ScriptedTools::new([("flight_search", replies("1"))]);
     let tenant = |name: &str| Some(steadfast_core::id::TenantId::new(name).unwrap());
     for name in ["acme", "other"] {
         let mut options = options();
@@ -506,8 +509,8 @@ async fn the_same_name_of_two_tenants_is_two_turns() {
     }
     assert_eq!(tools.runs("flight_search"), 2);
     for name in ["acme", "other"] {
-        let wanted = steadfast_executor::TurnQuery { tenant: tenant(name), limit: 10, ..Default::default() };
-        let found = engine.turns(&wanted).await.unwrap().found;
+        let query = steadfast_executor::TurnQuery { tenant: tenant(name), limit: 10, ..Default::default() };
+        let found = engine.turns(&query).await.unwrap().found;
         assert_eq!(found.iter().map(|head| head.tenant.clone()).collect::<Vec<_>>(), [tenant(name)]);
     }
 }
@@ -516,7 +519,7 @@ async fn the_same_name_of_two_tenants_is_two_turns() {
 async fn a_turn_that_another_version_has_kept_is_not_begun() {
     let store = memory();
     let engine = on(store.clone(), measured(ToolClass::Mutating)).await;
-    let tools = ScriptedTools::new([("book", says("1"))]);
+    let tools = ScriptedTools::new([("book", replies("1"))]);
     let text = r#"{"turnId":"trip","calls":[{"id":"b","tool":"t/book"}]}"#;
     turn(&engine, &tools, text).await;
     let (name, document) = store.documents(DocumentKind::Turn).await.unwrap().pop().unwrap();
@@ -532,7 +535,7 @@ async fn a_turn_that_another_version_has_kept_is_not_begun() {
 #[tokio::test(start_paused = true)]
 async fn two_turns_of_one_trace_share_no_request() {
     let engine = on(memory(), measured(ToolClass::ReadOnly)).await;
-    let tools = ScriptedTools::new([("look", says("1"))]);
+    let tools = ScriptedTools::new([("look", replies("1"))]);
     let trace = "0af7651916cd43dd8448eb211c80319c";
     for _ in 0..2 {
         let traceparent = Some(format!("00-{trace}-b7ad6b7169203331-01"));

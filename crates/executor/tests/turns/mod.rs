@@ -41,7 +41,7 @@ async fn a_turn_that_comes_again_runs_only_what_was_not_finished() {
         policy.time.attempt = Duration::from_secs(3600);
         policy.time.total = Duration::from_secs(7200);
         let tools = ScriptedTools::new([
-            ("flight_search", says(r#"{"best":1}"#)),
+            ("flight_search", replies(r#"{"best":1}"#)),
             ("hotel_search", refuses()),
             (
                 "activity_search",
@@ -65,7 +65,7 @@ async fn a_turn_that_comes_again_runs_only_what_was_not_finished() {
         let third =
             if class == ToolClass::ReadOnly { TurnCallOutcome::Succeeded } else { TurnCallOutcome::Failed };
         assert_eq!(second.result.calls[2].outcome, third);
-        tells(&story(&engine, &second).await, "Finished earlier, not run again: flight_search");
+        assert_sentence(&story(&engine, &second).await, "Finished earlier, not run again: flight_search");
     }
 }
 
@@ -73,7 +73,7 @@ async fn a_turn_that_comes_again_runs_only_what_was_not_finished() {
 async fn an_alternative_that_did_the_job_is_not_followed_by_the_tool_that_is_well_again() {
     let store = memory();
     let engine = on(store.clone(), measured(ToolClass::Mutating)).await;
-    let tools = ScriptedTools::new([("flight_search", says("1")), ("flight_search_backup", says("2"))]);
+    let tools = ScriptedTools::new([("flight_search", replies("1")), ("flight_search_backup", replies("2"))]);
     let name = |name: &str| ToolName::new(name).unwrap();
     let namespace = Namespace::new("t").unwrap();
     let key = BreakerKey::Tool(ToolRef { namespace, tool: name("flight_search") });
@@ -90,7 +90,7 @@ async fn an_alternative_that_did_the_job_is_not_followed_by_the_tool_that_is_wel
 #[tokio::test(start_paused = true)]
 async fn of_two_concurrent_submissions_one_runs_and_the_other_is_refused() {
     let engine = engine(measured(ToolClass::ReadOnly)).await;
-    let tools = ScriptedTools::new([("flight_search", hangs()), ("flight_search_backup", says("1"))]);
+    let tools = ScriptedTools::new([("flight_search", hangs()), ("flight_search_backup", replies("1"))]);
     let running = {
         let (engine, tools) = (engine.clone(), tools.clone());
         tokio::spawn(async move { turn(&engine, &tools, WITH_BACKUP).await })
@@ -112,7 +112,7 @@ async fn a_running_turn_is_not_taken_over_after_a_store_outage() {
     let store =
         Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
     let engine = on(store.clone(), measured(ToolClass::Mutating)).await;
-    let tools = ScriptedTools::new([("flight_search", hangs()), ("flight_search_backup", says("1"))]);
+    let tools = ScriptedTools::new([("flight_search", hangs()), ("flight_search_backup", replies("1"))]);
     let running = {
         let (engine, tools) = (engine.clone(), tools.clone());
         tokio::spawn(async move { turn(&engine, &tools, WITH_BACKUP).await })
@@ -133,7 +133,7 @@ async fn a_turn_with_a_lost_store_response_is_released() {
     let store =
         Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
     let engine = on(store.clone(), measured(ToolClass::Mutating)).await;
-    let tools = ScriptedTools::new([("flight_search", says("1"))]);
+    let tools = ScriptedTools::new([("flight_search", replies("1"))]);
     store.becomes(FaultMode::Slow);
     let submitting = {
         let (engine, tools) = (engine.clone(), Arc::new(tools.clone()));
@@ -158,7 +158,7 @@ async fn a_turn_that_went_back_to_the_tool_of_its_plan_does_so_again() {
     let engine = on(store.clone(), measured(ToolClass::Mutating)).await;
     let steered = engine.clone();
     let tools = ScriptedTools::new([
-        ("flight_search", says("1")),
+        ("flight_search", replies("1")),
         (
             "flight_search_backup",
             script(move |_| {
@@ -169,7 +169,7 @@ async fn a_turn_that_went_back_to_the_tool_of_its_plan_does_so_again() {
                 }
             }),
         ),
-        ("third", says("3")),
+        ("third", replies("3")),
     ]);
     let text = r#"{"turnId":"trip","calls":[{"id":"f","tool":"t/flight_search",
         "alternatives":["t/flight_search_backup","t/third"]}]}"#;
@@ -190,7 +190,7 @@ async fn what_may_still_do_its_work_is_not_replaced() {
     let engine = engine(policy).await;
     let tools = ScriptedTools::new([
         ("flight_search", script(async |_| std::future::pending().await)),
-        ("flight_search_backup", says("2")),
+        ("flight_search_backup", replies("2")),
     ]);
     let turned = turn(&engine, &tools, WITH_BACKUP).await;
     assert_eq!(turned.result.calls[0].code, Some(Code::StuckCall));
@@ -206,7 +206,7 @@ async fn what_may_have_run_before_is_not_replaced_when_the_turn_comes_again() {
     let policy = measured(ToolClass::Unknown);
     let tools = ScriptedTools::new([
         ("flight_search", script(async |_| reset())),
-        ("flight_search_backup", says("2")),
+        ("flight_search_backup", replies("2")),
     ]);
     for _ in 0..2 {
         let turned = turn(&on(store.clone(), policy.clone()).await, &tools, WITH_BACKUP).await;
@@ -220,7 +220,8 @@ async fn what_may_have_run_before_is_not_replaced_when_the_turn_comes_again() {
 async fn a_call_with_an_unreadable_record_is_not_replaced() {
     for breaker in [BreakerOverride::Reset, BreakerOverride::Open { until: None }] {
         let (engine, store) = on_faulty().await;
-        let tools = ScriptedTools::new([("flight_search", says("1")), ("flight_search_backup", says("2"))]);
+        let tools =
+            ScriptedTools::new([("flight_search", replies("1")), ("flight_search_backup", replies("2"))]);
         turn(&engine, &tools, WITH_BACKUP).await;
         engine.admin().update_breaker(None, &first_tool(), breaker, &by()).await;
         let turned = turn_that_loses_its_store(&engine, &store, &tools).await;
@@ -236,9 +237,9 @@ async fn what_ends_at_the_very_deadline_counts() {
     let engine = engine(measured(ToolClass::Mutating)).await;
     let slow = script(async |_| {
         tokio::time::sleep(Duration::from_secs(10)).await;
-        Ok(said("1"))
+        Ok(tool_output("1"))
     });
-    let tools = ScriptedTools::new([("slow", slow), ("next", says("2"))]);
+    let tools = ScriptedTools::new([("slow", slow), ("next", replies("2"))]);
     let text = r#"{"deadlineMs":10000,"calls":[{"id":"s","tool":"t/slow"},{"id":"n","tool":"t/next","dependsOn":["s"]}]}"#;
     let turned = tokio::time::timeout(Duration::from_secs(11), turn(&engine, &tools, text)).await.unwrap();
     assert_eq!(outcomes(&turned), [("s", TurnCallOutcome::Succeeded), ("n", TurnCallOutcome::Skipped)]);
@@ -249,7 +250,7 @@ async fn what_ends_at_the_very_deadline_counts() {
 #[tokio::test(start_paused = true)]
 async fn a_turn_ends_by_its_deadline_although_the_store_says_nothing() {
     let (engine, store) = on_faulty().await;
-    let tools = ScriptedTools::new([("flight_search", says("1")), ("flight_search_backup", says("2"))]);
+    let tools = ScriptedTools::new([("flight_search", replies("1")), ("flight_search_backup", replies("2"))]);
     let text = r#"{"turnId":"trip","deadlineMs":10000,"calls":[{"id":"f","tool":"t/flight_search",
         "alternatives":["t/flight_search_backup"]},{"id":"g","tool":"t/flight_search"}]}"#;
     let before = tokio::time::Instant::now();
@@ -283,7 +284,7 @@ async fn a_turn_that_cannot_be_given_back_keeps_nothing_alive() {
     {
         let (engine, store) = on_faulty().await;
         let others = Arc::strong_count(&store);
-        let tools = ScriptedTools::new([("flight_search", says("1"))]);
+        let tools = ScriptedTools::new([("flight_search", replies("1"))]);
         store.becomes(FaultMode::Slow);
         let submitting = {
             let (engine, tools) = (engine.clone(), Arc::new(tools));
@@ -309,7 +310,7 @@ async fn a_turn_that_cannot_be_given_back_keeps_nothing_alive() {
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_gives_turns_back_that_could_not_be_before() {
     let (engine, store) = on_faulty().await;
-    let tools = ScriptedTools::new([("flight_search", hangs()), ("flight_search_backup", says("1"))]);
+    let tools = ScriptedTools::new([("flight_search", hangs()), ("flight_search_backup", replies("1"))]);
     let running = {
         let (engine, tools) = (engine.clone(), Arc::new(tools.clone()));
         tokio::spawn(async move { engine.turn(plan(WITH_BACKUP), tools, options()).await })
@@ -351,8 +352,8 @@ async fn on_faulty() -> (Engine, Arc<FaultyStore>) {
 async fn a_question_of_a_tool_is_no_answer_to_those_who_depend_on_it() {
     let engine = engine(measured(ToolClass::Mutating)).await;
     let tools = ScriptedTools::new([
-        ("book", script(async |_| Err(AttemptError::InputRequired(said(r#""which seat?""#))))),
-        ("pay", says("1")),
+        ("book", script(async |_| Err(AttemptError::InputRequired(tool_output(r#""which seat?""#))))),
+        ("pay", replies("1")),
     ]);
     let text =
         r#"{"calls":[{"id":"b","tool":"t/book"},{"id":"p","tool":"t/pay","params":{"x":{"$from":"b"}}}]}"#;
@@ -366,7 +367,7 @@ async fn a_question_of_a_tool_is_no_answer_to_those_who_depend_on_it() {
 async fn a_turn_that_is_withdrawn_ends_at_once() {
     let engine = engine(measured(ToolClass::ReadOnly)).await;
     let tools = ScriptedTools::new([
-        ("flight_search", says("1")),
+        ("flight_search", replies("1")),
         ("hotel_search", hangs()),
         ("activity_search", hangs()),
     ]);
@@ -392,7 +393,7 @@ fn failing_with(store: &Arc<FaultyStore>, health: FaultMode) -> ScriptedTools {
         store.becomes(health);
         async { invalid() }
     });
-    ScriptedTools::new([("flight_search", fails), ("flight_search_backup", says("1"))])
+    ScriptedTools::new([("flight_search", fails), ("flight_search_backup", replies("1"))])
 }
 
 #[tokio::test(start_paused = true)]
@@ -412,7 +413,7 @@ async fn a_turn_that_was_answered_is_over_for_everybody_who_asks() {
     let store =
         Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
     let engine = on(store.clone(), measured(ToolClass::ReadOnly)).await;
-    let tools = ScriptedTools::new([("flight_search", says("1"))]);
+    let tools = ScriptedTools::new([("flight_search", replies("1"))]);
     let turned = turn(&engine, &tools, r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;
     store.becomes(FaultMode::Slow);
     // By now the writer has taken the entries, and the store has not accepted them.
@@ -467,7 +468,7 @@ async fn a_shutdown_waits_for_history_and_traces_that_are_on_their_way() {
         let policies = Arc::new(measured(ToolClass::ReadOnly));
         let engine = Engine::builder().clock(clock).store(store.clone()).policies(policies).start().await;
         store.becomes(FaultMode::Holds(journal));
-        let tools = ScriptedTools::new([("flight_search", says("1"))]);
+        let tools = ScriptedTools::new([("flight_search", replies("1"))]);
         turn(&engine, &tools, r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;
         // Longer than entries are collected: the store has them, but has not accepted them yet.
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -475,7 +476,7 @@ async fn a_shutdown_waits_for_history_and_traces_that_are_on_their_way() {
         settle().await;
         assert!(!shutdown.is_finished(), "{journal:?}: a process would end now, and the lines with it");
         store.becomes(FaultMode::Up);
-        assert_eq!(shutdown.await.unwrap(), ShutdownReport { ended: 0, lost: 0 });
+        assert_eq!(shutdown.await.unwrap(), ShutdownReport { aborted: 0, lost: 0 });
         assert!(!store.entries(&JournalQuery::newest(journal, 10)).await.unwrap().is_empty(), "{journal:?}");
     }
 }
@@ -489,7 +490,7 @@ async fn what_happened_while_the_store_was_away_is_written_when_it_is_back() {
         "flight_search",
         script(move |_| {
             away.becomes(FaultMode::Down);
-            async { Ok(said("1")) }
+            async { Ok(tool_output("1")) }
         }),
     )]);
     let turned = turn(&engine, &tools, r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;
@@ -499,18 +500,18 @@ async fn what_happened_while_the_store_was_away_is_written_when_it_is_back() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     let story = TurnTraceView::read(&*store, &turned.trace.to_string()).await.unwrap().unwrap();
     assert_eq!(story.turn.status, Some(TurnStatus::Completed));
-    let mut told = sentences(&story);
-    let all = told.len();
-    told.dedup();
-    assert_eq!((told.first(), told.len()), (Some(&"Turn started with 1 call"), all), "all of it, once");
-    tells(&story, "Tool succeeded: flight_search");
+    let mut lines = sentences(&story);
+    let all = lines.len();
+    lines.dedup();
+    assert_eq!((lines.first(), lines.len()), (Some(&"Turn started with 1 call"), all), "all of it, once");
+    assert_sentence(&story, "Tool succeeded: flight_search");
     assert_eq!(store.entries(&JournalQuery::newest(Journal::History, 10)).await.unwrap().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_reader_who_goes_away_takes_no_line_along() {
     let (engine, store) = on_faulty().await;
-    let tools = ScriptedTools::new([("flight_search", says("1"))]);
+    let tools = ScriptedTools::new([("flight_search", replies("1"))]);
     let turned = turn(&engine, &tools, r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;
     store.becomes(FaultMode::Slow);
     let trace = turned.trace.to_string();

@@ -67,11 +67,11 @@ pub(crate) fn script<F: Future<Output = ToolResult> + Send + 'static>(
     Box::new(move |number, _| Box::pin(run(number)))
 }
 
-pub(crate) fn says(output: &'static str) -> ToolScript {
-    Box::new(move |_, _| Box::pin(async move { Ok(said(output)) }))
+pub(crate) fn replies(output: &'static str) -> ToolScript {
+    Box::new(move |_, _| Box::pin(async move { Ok(tool_output(output)) }))
 }
 
-pub(crate) fn said(output: &str) -> ToolOutput {
+pub(crate) fn tool_output(output: &str) -> ToolOutput {
     ToolOutput { content: RawJson::from_trusted(output), metadata: None }
 }
 
@@ -83,7 +83,7 @@ pub(crate) async fn settle() {
 }
 
 pub(crate) fn ok() -> ToolResult {
-    Ok(said("\"paid\""))
+    Ok(tool_output("\"paid\""))
 }
 
 pub(crate) fn reset() -> ToolResult {
@@ -132,8 +132,8 @@ pub(crate) fn sentences(story: &TurnTraceView) -> Vec<&str> {
 }
 
 #[track_caller]
-pub(crate) fn tells(story: &TurnTraceView, sentence: &str) {
-    assert!(sentences(story).iter().any(|told| told.starts_with(sentence)), "{:#?}", sentences(story));
+pub(crate) fn assert_sentence(story: &TurnTraceView, sentence: &str) {
+    assert!(sentences(story).iter().any(|line| line.starts_with(sentence)), "{:#?}", sentences(story));
 }
 
 pub(crate) fn outcomes(turned: &TurnResponse) -> Vec<(&str, TurnCallOutcome)> {

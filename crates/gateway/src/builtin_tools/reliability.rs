@@ -34,7 +34,7 @@ pub(super) fn definitions() -> &'static [&'static str] {
 }
 
 /// Returns true if this is the name of a trust tool.
-pub(crate) fn is_ours(name: &str) -> bool {
+pub(crate) fn is_reliability_tool(name: &str) -> bool {
     matches!(name, STATUS | RESET)
 }
 
@@ -67,7 +67,7 @@ impl TrustToolCall<'_> {
             }
             (RESET, Some(tool)) => match self.may_reset(&tool).await {
                 Ok(by) => reset(self.engine, self.tenant, &tool, &by).await,
-                Err(ResetRefusal::Refused(why)) => Err(why),
+                Err(ResetRefusal::Refused(reason)) => Err(reason),
                 Err(ResetRefusal::Asked(question)) => return TrustToolResponse::Question(question),
             },
             (RESET, None) => Err("specify the tool: {\"tool_name\": \"server/tool\"}".to_owned()),
@@ -79,7 +79,7 @@ impl TrustToolCall<'_> {
                 "structuredContent": facts,
                 "isError": false,
             }),
-            Err(why) => json!({ "content": [{ "type": "text", "text": why }], "isError": true }),
+            Err(reason) => json!({ "content": [{ "type": "text", "text": reason }], "isError": true }),
         };
         TrustToolResponse::Result(
             JsonText::parse(result.to_string()).unwrap_or_else(|_| JsonText::string("")),
@@ -89,9 +89,9 @@ impl TrustToolCall<'_> {
     /// Asks for approval of a reset. Returns the approver.
     async fn may_reset(&self, name: &str) -> Result<OperatorIdentity, ResetRefusal> {
         if self.engine.admin().tools_with_trust_history(self.tenant, name).is_empty() {
-            let why =
+            let reason =
                 format!("no failures of {name} count; call {STATUS} to list tools that have lost trust");
-            return Err(ResetRefusal::Refused(why));
+            return Err(ResetRefusal::Refused(reason));
         }
         let own = own_tool();
         let prompt = Escalation::trust_restoration(&own, name);
@@ -104,7 +104,7 @@ impl TrustToolCall<'_> {
             operator_only: self.is_blocked(name),
             asker: self.asker.clone(),
         };
-        let refused = |why: String| Err(ResetRefusal::Refused(why));
+        let refused = |reason: String| Err(ResetRefusal::Refused(reason));
         match self.engine.request_approval(wish).await {
             Ok(ActionApproval::Approved(Grantor::Client)) if self.is_blocked(name) => refused(format!(
                 "{name} was blocked in the meantime; only an operator can reset it. Call {RESET} again"
@@ -166,8 +166,8 @@ async fn status(
     tool: Option<&str>,
     with_history: bool,
 ) -> Result<TrustToolOutput, String> {
-    let is_meant = |one: &TrustStatus| tool.is_none_or(|name| is_about(&one.standing, name));
-    let stand: Vec<_> = engine.admin().trust(tenant).into_iter().filter(is_meant).collect();
+    let applies = |one: &TrustStatus| tool.is_none_or(|name| is_about(&one.standing, name));
+    let stand: Vec<_> = engine.admin().trust(tenant).into_iter().filter(applies).collect();
     let mut lines: Vec<_> = stand.iter().map(line).collect();
     if lines.is_empty() {
         lines.push(match tool {
@@ -195,11 +195,11 @@ async fn status(
         None => json!({ "states": stand }),
         Some(failures) => {
             // For one tool, the domains of its failures; otherwise all.
-            let is_meant = |view: &DomainView| {
+            let applies = |view: &DomainView| {
                 let of_failure = |record: &FailureRecord| record.domain.as_ref() == Some(&view.domain);
                 tool.is_none() || failures.iter().any(of_failure)
             };
-            let domains: Vec<_> = engine.admin().domains(tenant).into_iter().filter(is_meant).collect();
+            let domains: Vec<_> = engine.admin().domains(tenant).into_iter().filter(applies).collect();
             lines.extend(domains.iter().map(domain));
             json!({ "states": stand, "history": failures, "domains": domains })
         }
@@ -299,7 +299,7 @@ mod tests {
         engine
     }
 
-    async fn said(engine: &Engine, name: &str, arguments: &str) -> (String, bool, Value) {
+    async fn call_tool(engine: &Engine, name: &str, arguments: &str) -> (String, bool, Value) {
         let called = TrustToolCall { engine, tenant: None, session: None, asker: None };
         let TrustToolResponse::Result(result) = called.call(name, arguments).await else {
             panic!("nobody is asked")
@@ -316,19 +316,19 @@ mod tests {
             .map(|text| serde_json::from_str::<Value>(text).unwrap()["name"].as_str().unwrap().to_owned())
             .collect();
         assert_eq!(names, [STATUS, RESET]);
-        assert!(names.iter().all(|name| is_ours(name)) && !is_ours("pay"));
+        assert!(names.iter().all(|name| is_reliability_tool(name)) && !is_reliability_tool("pay"));
     }
 
     #[tokio::test(start_paused = true)]
     async fn rp_13_the_status_lists_tools_that_lost_trust_with_the_reason() {
         let engine = engine().await;
-        let (text, is_error, facts) = said(&engine, STATUS, "{}").await;
+        let (text, is_error, facts) = call_tool(&engine, STATUS, "{}").await;
         assert!(!is_error && text.starts_with("bank/pay: escalated ("), "{text}");
         assert_eq!(facts["states"][0]["tool_name"], "pay");
-        let (text, _, facts) = said(&engine, STATUS, r#"{"tool_name":"bank/look"}"#).await;
+        let (text, _, facts) = call_tool(&engine, STATUS, r#"{"tool_name":"bank/look"}"#).await;
         assert_eq!((text.as_str(), &facts["states"]), ("bank/look is trusted", &json!([])));
         let with_history = r#"{"tool_name":"pay","include_history":true}"#;
-        let (_, _, facts) = said(&engine, STATUS, with_history).await;
+        let (_, _, facts) = call_tool(&engine, STATUS, with_history).await;
         assert_eq!(facts["history"].as_array().unwrap().len(), 3);
     }
 
@@ -336,10 +336,10 @@ mod tests {
     async fn rp_13_a_reset_needs_an_operator() {
         let engine = engine().await;
         let pay = r#"{"tool_name":"bank/pay"}"#;
-        let (text, is_error, _) = said(&engine, RESET, pay).await;
+        let (text, is_error, _) = call_tool(&engine, RESET, pay).await;
         assert!(is_error && text.contains("steadfast approve"), "{text}");
         assert_eq!(engine.admin().trust(None).len(), 1, "nothing was forgiven");
-        let (text, is_error, _) = said(&engine, RESET, "{}").await;
+        let (text, is_error, _) = call_tool(&engine, RESET, "{}").await;
         assert!(is_error && text.contains("tool_name"), "{text}");
     }
 }

@@ -106,12 +106,12 @@ pub(crate) fn mistakes(errors: &PlanErrors) -> JsonText {
     JsonText::parse(refusal(&text).to_string()).unwrap_or_else(|_| JsonText::string(""))
 }
 
-fn refusal(why: &str) -> Value {
-    json!({ "content": [{ "type": "text", "text": why }], "isError": true })
+fn refusal(reason: &str) -> Value {
+    json!({ "content": [{ "type": "text", "text": reason }], "isError": true })
 }
 
 fn line(call: &TurnCallResult) -> String {
-    let how = match call.outcome {
+    let outcome = match call.outcome {
         TurnCallOutcome::Succeeded => "done",
         TurnCallOutcome::Failed => "failed",
         TurnCallOutcome::Skipped => "skipped",
@@ -119,8 +119,8 @@ fn line(call: &TurnCallResult) -> String {
         TurnCallOutcome::LeftRunning => "still running",
     };
     match (&call.output, &call.message) {
-        (Some(output), _) => format!("{} ({}): {how}: {}", call.id, call.tool.tool, output.as_str()),
-        (None, Some(message)) => format!("{} ({}): {how}: {message}", call.id, call.tool.tool),
-        (None, None) => format!("{} ({}): {how}", call.id, call.tool.tool),
+        (Some(output), _) => format!("{} ({}): {outcome}: {}", call.id, call.tool.tool, output.as_str()),
+        (None, Some(message)) => format!("{} ({}): {outcome}: {message}", call.id, call.tool.tool),
+        (None, None) => format!("{} ({}): {outcome}", call.id, call.tool.tool),
     }
 }

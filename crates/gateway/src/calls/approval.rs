@@ -38,7 +38,7 @@ use crate::seal::SealKey;
 
 /// Asks the user of the client that made one call.
 pub(crate) struct Elicitation {
-    way: ApprovalRoute,
+    route: ApprovalRoute,
     conversation: ConversationStatus,
     /// The decision that came with the call.
     brought: Option<ReturnedDecision>,
@@ -86,14 +86,14 @@ impl Elicitation {
         conversation: ConversationStatus,
         brought: Option<ReturnedDecision>,
     ) -> Option<Arc<dyn ApprovalPrompter>> {
-        let way = match era {
+        let route = match era {
             ProtocolEra::Legacy => legacy().then(|| ApprovalRoute::Request(questions.clone(), voice.clone())),
             ProtocolEra::Modern => request
                 .meta_member(META_CAPABILITIES)
                 .is_some_and(elicits)
                 .then(|| ApprovalRoute::Answer(ClientInput::by(request))),
         }?;
-        Some(Arc::new(Self { way, conversation, brought }))
+        Some(Arc::new(Self { route, conversation, brought }))
     }
 }
 
@@ -116,40 +116,40 @@ impl ApprovalPrompter for Elicitation {
             )));
         }
         let question = form(&request, self.conversation);
-        match &self.way {
+        match &self.route {
             ApprovalRoute::Request(questions, voice) => {
                 let (questions, voice) = (questions.clone(), voice.clone());
                 let conversation = self.conversation;
                 Box::pin(async move { within(conversation, questions.ask(&voice, &question).await) })
             }
             ApprovalRoute::Answer(carried) => {
-                let asked = match state(id, &request, carried) {
+                let decision = match state(id, &request, carried) {
                     Some(state) => ClientDecision::PutToCaller(question_result(&question, &state)),
                     None => ClientDecision::Unavailable,
                 };
-                Box::pin(std::future::ready(asked))
+                Box::pin(std::future::ready(decision))
             }
         }
     }
 }
 
 /// Limits a decision to the options that were offered: without a known conversation, an approval covers one call.
-fn within(conversation: ConversationStatus, asked: ClientDecision) -> ClientDecision {
-    match (conversation, asked) {
+fn within(conversation: ConversationStatus, decision: ClientDecision) -> ClientDecision {
+    match (conversation, decision) {
         (ConversationStatus::Unknown, ClientDecision::Decided(ApprovalDecision::Session)) => {
             ClientDecision::Decided(ApprovalDecision::Once)
         }
-        (ConversationStatus::Known | ConversationStatus::Unknown, asked) => asked,
+        (ConversationStatus::Known | ConversationStatus::Unknown, decision) => decision,
     }
 }
 
 impl fmt::Debug for Elicitation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let way = match &self.way {
+        let route = match &self.route {
             ApprovalRoute::Request(..) => "Request",
             ApprovalRoute::Answer(_) => "Answer",
         };
-        f.debug_struct("Elicitation").field("way", &way).finish_non_exhaustive()
+        f.debug_struct("Elicitation").field("way", &route).finish_non_exhaustive()
     }
 }
 
@@ -301,9 +301,9 @@ pub(crate) fn unwrapped(request: RpcMessage) -> (RpcMessage, Option<ReturnedDeci
         return (request, None);
     };
     let Ok(state) = serde_json::from_str::<State>(written) else { return (request, None) };
-    let is_ours = seal_key().is_some_and(|key| key.verifies(written, seal)) && now() < state.expires;
-    let said = request.param("inputResponses").and_then(|all| scan::get(all, QUESTION)).and_then(decision);
-    let brought = match (is_ours, said, Digest::from_hex(&state.arguments)) {
+    let is_valid = seal_key().is_some_and(|key| key.verifies(written, seal)) && now() < state.expires;
+    let choice = request.param("inputResponses").and_then(|all| scan::get(all, QUESTION)).and_then(decision);
+    let brought = match (is_valid, choice, Digest::from_hex(&state.arguments)) {
         (true, Some(decision), Some(arguments)) => {
             Some(ReturnedDecision { request: ParkedRequestId(state.request), arguments, decision })
         }
@@ -466,8 +466,8 @@ mod tests {
     fn rp_7_a_decision_counts_for_the_request_that_was_shown_and_for_no_other() {
         let ask = |id, arguments: &str| {
             let (back, brought) = unwrapped(again(&request(""), YES));
-            let way = ApprovalRoute::Answer(ClientInput::by(&back));
-            let elicitation = Elicitation { way, conversation: ConversationStatus::Known, brought };
+            let route = ApprovalRoute::Answer(ClientInput::by(&back));
+            let elicitation = Elicitation { route, conversation: ConversationStatus::Known, brought };
             let asking = elicitation.ask(ParkedRequestId(id), parked(arguments));
             futures_util::FutureExt::now_or_never(asking).unwrap()
         };

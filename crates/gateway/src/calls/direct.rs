@@ -59,7 +59,7 @@ struct DirectInstance {
     failed: Mutex<Option<Instant>>,
     calls: AtomicUsize,
     used: Mutex<Instant>,
-    kept: Mutex<Option<AbortHandle>>,
+    task: Mutex<Option<AbortHandle>>,
 }
 
 /// A tool of a server, or a placeholder if there is no slot for the caller.
@@ -141,8 +141,8 @@ impl DirectServers {
     fn line(&self, envelope: &CallEnvelope) -> Option<(Option<InstanceUse>, Option<Arc<DirectInstance>>)> {
         let configured = self.servers.get(&envelope.tool_namespace.configured())?;
         let target = &envelope.target;
-        let whose = InstanceOwner { tenant: target.tenant_id.clone(), actor: target.actor_id.clone() };
-        let key = (configured.name.clone(), whose);
+        let owner = InstanceOwner { tenant: target.tenant_id.clone(), actor: target.actor_id.clone() };
+        let key = (configured.name.clone(), owner);
         let mut lines = self.lines.lock();
         if let Some(line) = lines.get(&key) {
             return Some((Some(line.used()), None));
@@ -179,10 +179,10 @@ impl DirectInstance {
             failed: Mutex::default(),
             calls: AtomicUsize::new(0),
             used: Mutex::new(Instant::now()),
-            kept: Mutex::default(),
+            task: Mutex::default(),
         });
-        let kept = tokio::spawn(server.keep(keeping, Arc::new(DirectEventHandler(Arc::downgrade(&line)))));
-        *line.kept.lock() = Some(kept.abort_handle());
+        let task = tokio::spawn(server.keep(keeping, Arc::new(DirectEventHandler(Arc::downgrade(&line)))));
+        *line.task.lock() = Some(task.abort_handle());
         line
     }
 
@@ -266,15 +266,15 @@ impl DirectInstance {
 
     async fn stop(&self) {
         self.server.stop().await;
-        if let Some(kept) = self.kept.lock().take() {
-            kept.abort();
+        if let Some(task) = self.task.lock().take() {
+            task.abort();
         }
     }
 
     /// Refuses a request of the server.
     async fn refuse(&self, life: Generation, question: Option<RpcId>) {
-        let why = "the caller of this tool does not support requests of the server";
-        let refusal = RpcMessage::error_response(question.as_ref(), code::METHOD_NOT_FOUND, why, None);
+        let reason = "the caller of this tool does not support requests of the server";
+        let refusal = RpcMessage::error_response(question.as_ref(), code::METHOD_NOT_FOUND, reason, None);
         self.server.answer(life, &refusal).await;
     }
 }
@@ -337,7 +337,7 @@ impl ToolHandler for DirectTool {
     }
 
     fn sees_end(&self) -> AttemptEndVisibility {
-        self.0.as_ref().map_or(AttemptEndVisibility::Hidden, |line| line.server.sees_end())
+        self.0.as_ref().map_or(AttemptEndVisibility::Hidden, |line| line.server.end_visibility())
     }
 
     fn end(&self, settling: SettlingPolicy) -> impl Future<Output = ()> + Send + 'static {
@@ -367,8 +367,8 @@ impl ServerOwner for DirectEventHandler {
         async {
             let Some(line) = self.0.upgrade() else { return };
             match event {
-                ServerEvent::Notification(told)
-                    if told.method() == Some("notifications/tools/list_changed") =>
+                ServerEvent::Notification(notification)
+                    if notification.method() == Some("notifications/tools/list_changed") =>
                 {
                     line.has_others();
                 }
@@ -482,10 +482,10 @@ mod tests {
         }
         drop(anns);
         assert!(find("eve").await.0.is_some());
-        let mut kept: Vec<_> =
-            direct.lines.lock().keys().map(|(_, whose)| whose.actor.as_str().to_owned()).collect();
-        kept.sort();
-        assert_eq!(kept, ["ann", "eve"]);
+        let mut actors: Vec<_> =
+            direct.lines.lock().keys().map(|(_, owner)| owner.actor.as_str().to_owned()).collect();
+        actors.sort();
+        assert_eq!(actors, ["ann", "eve"]);
     }
 
     #[tokio::test(start_paused = true)]
@@ -522,14 +522,14 @@ mod tests {
         let tidying = tokio::spawn(direct.clone().tidy());
         let anns = direct.find(&call_of("ann")).await.unwrap().0;
         drop(direct.find(&call_of("bob")).await);
-        let kept = || direct.lines.lock().len();
+        let instances = || direct.lines.lock().len();
         tokio::time::sleep(UNUSED - Duration::from_secs(1)).await;
-        assert_eq!(kept(), 2);
+        assert_eq!(instances(), 2);
         tokio::time::sleep(LOOK + LOOK).await;
-        assert_eq!(kept(), 1);
+        assert_eq!(instances(), 1);
         drop(anns);
         tokio::time::sleep(UNUSED + LOOK).await;
-        assert_eq!(kept(), 0);
+        assert_eq!(instances(), 0);
         tidying.abort();
     }
 }

@@ -17,58 +17,62 @@ pub(crate) fn envelope(
     server: &Namespace,
     tool: ToolName,
     arguments: String,
-    said: RequestContext,
+    context: RequestContext,
     connection: &ClientIdentity,
 ) -> CallEnvelope {
-    let TurnControl { request_tags, from_hook, .. } = control(&said);
+    let TurnControl { request_tags, from_hook, .. } = control(&context);
     CallEnvelope {
         contract_version: ContractVersion::V1_1,
         request_id: request,
         // Its format reveals the model of the caller if no field names one.
-        tool_call_id: said.call_id.as_ref().map(|id| match id {
+        tool_call_id: context.call_id.as_ref().map(|id| match id {
             CallId::Unique(id) | CallId::InSession(id) => id.clone(),
         }),
         tool_name: tool,
         tool_namespace: server.clone(),
-        target: target(&said, connection),
+        target: target(&context, connection),
         payload: CallPayload {
             version: PayloadVersion::V1_0,
             params: Kept::from_trusted(arguments),
-            idempotency_key: said.key.clone(),
+            idempotency_key: context.key.clone(),
             call_hints: CallHints::default(),
             unknown: ExtraFields::new(),
         },
         transport: TransportOptions::default(),
         control: CallControl { request_tags, from_hook, ..CallControl::default() },
-        trace: trace(&said),
+        trace: trace(&context),
         unknown: ExtraFields::new(),
     }
 }
 
 /// Returns the target of a call: the caller, its session and its turn.
-pub(crate) fn target(said: &RequestContext, connection: &ClientIdentity) -> CallerIdentity {
+pub(crate) fn target(context: &RequestContext, connection: &ClientIdentity) -> CallerIdentity {
     CallerIdentity {
-        agent_id: said.agent.clone(),
-        session_key: said.session.clone().unwrap_or_else(unknown_session),
+        agent_id: context.agent.clone(),
+        session_key: context.session.clone().unwrap_or_else(unknown_session),
         actor_id: connection.actor.clone(),
         workspace_id: None,
-        correlation_id: said.correlation.clone(),
+        correlation_id: context.correlation.clone(),
         tenant_id: connection.tenant.clone(),
-        turn_id: said.turn.clone(),
-        model_id: said.model.clone(),
+        turn_id: context.turn.clone(),
+        model_id: context.model.clone(),
         domain: None,
         unknown: ExtraFields::new(),
     }
 }
 
 /// Returns the tags of a request.
-pub(crate) fn control(said: &RequestContext) -> TurnControl {
-    TurnControl { request_tags: said.tags.clone(), from_hook: said.hook.clone(), unknown: ExtraFields::new() }
+pub(crate) fn control(context: &RequestContext) -> TurnControl {
+    TurnControl {
+        request_tags: context.tags.clone(),
+        from_hook: context.hook.clone(),
+        unknown: ExtraFields::new(),
+    }
 }
 
 /// Returns the trace context of a request.
-pub(crate) fn trace(said: &RequestContext) -> EnvelopeTrace {
-    let (traceparent, baggage) = (said.traceparent.clone(), said.baggage.clone());
+pub(crate) fn trace(context: &RequestContext) -> EnvelopeTrace {
+    let (traceparent, baggage) = (context.traceparent.clone(), context.baggage.clone());
     EnvelopeTrace { traceparent, baggage, unknown: ExtraFields::new() }
 }
 

@@ -36,8 +36,8 @@ pub(crate) fn next_request_number() -> u64 {
 
 /// Parses the number of a request in its process, and the client's own id.
 pub(crate) fn named(request: &RequestId) -> Option<(u64, RpcId)> {
-    let (ours, id) = request.as_str().split_once(ITS_OWN)?;
-    let (_, number) = ours.strip_prefix("mcp-")?.split_once('-')?;
+    let (own, id) = request.as_str().split_once(ITS_OWN)?;
+    let (_, number) = own.strip_prefix("mcp-")?.split_once('-')?;
     Some((number.parse().ok()?, RpcId::parse(id)?))
 }
 

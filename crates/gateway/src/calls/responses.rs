@@ -65,9 +65,10 @@ pub(crate) fn response(id: &RpcId, era: ProtocolEra, called: &CallResponse) -> R
         Some(ToolOutput { metadata: Some(error), content })
             if content.as_str() == "null" && unknown.is_some() =>
         {
-            let said = scan::get(error.as_str(), "message").and_then(scan::string).unwrap_or_default();
-            let bare = json(&format!(r#"{{"content":[{}],"isError":true}}"#, text_block(&said)));
-            let text = remarked(of_era(bare, era).as_str(), &told(called));
+            let error_message =
+                scan::get(error.as_str(), "message").and_then(scan::string).unwrap_or_default();
+            let bare = json(&format!(r#"{{"content":[{}],"isError":true}}"#, text_block(&error_message)));
+            let text = remarked(of_era(bare, era).as_str(), &added_text(called));
             RpcMessage::result_response(id, &json(&text)).rewrite().meta(RESULT, envelope(result)).finish()
         }
         Some(ToolOutput { metadata: Some(error), content }) if content.as_str() == "null" => {
@@ -75,26 +76,26 @@ pub(crate) fn response(id: &RpcId, era: ProtocolEra, called: &CallResponse) -> R
         }
         Some(output) => {
             let mut text = Cow::Borrowed(output.content.as_str());
-            let told = told(called);
-            if !told.is_empty() {
-                text = remarked(&text, &told).into();
+            let added_text = added_text(called);
+            if !added_text.is_empty() {
+                text = remarked(&text, &added_text).into();
             }
             let answer = RpcMessage::result_response(id, &json(&text));
             // A replayed or shortened answer is marked as such. Any other answer is passed on unchanged.
-            let is_told = result.from_cache || result.recorded == Some(false) || unknown.is_some();
-            if is_told || result.shortened.is_some() {
+            let is_reported = result.from_cache || result.recorded == Some(false) || unknown.is_some();
+            if is_reported || result.shortened.is_some() {
                 answer.rewrite().meta(RESULT, envelope(result)).finish()
             } else {
                 answer
             }
         }
-        None => RpcMessage::result_response(id, &ours(result, era)),
+        None => RpcMessage::result_response(id, &error_result(result, era)),
     }
 }
 
 /// Returns the text that is added to the tool's content: the message of an unknown outcome, or the remarks of the loop
 /// guard and of a replay.
-fn told(called: &CallResponse) -> String {
+fn added_text(called: &CallResponse) -> String {
     let unknown = called.result.error.as_ref().filter(|error| error.code.is_unknown_outcome());
     match unknown {
         // The message includes the remarks.
@@ -106,18 +107,18 @@ fn told(called: &CallResponse) -> String {
 /// Returns an error of the server, with our remarks added to its message.
 fn failed(id: &RpcId, error: &str, called: &CallResponse) -> RpcMessage {
     let code = scan::get(error, "code").and_then(|code| code.parse().ok()).unwrap_or(code::INTERNAL_ERROR);
-    let said = scan::get(error, "message").and_then(scan::string).unwrap_or_default();
+    let error_message = scan::get(error, "message").and_then(scan::string).unwrap_or_default();
     let data = scan::get(error, "data").map(json);
     let message = match called.remarks.is_empty() {
-        true => said,
-        false => format!("{said}\n\n{}", called.remarks.join("\n\n")).into(),
+        true => error_message,
+        false => format!("{error_message}\n\n{}", called.remarks.join("\n\n")).into(),
     };
     RpcMessage::error_response(Some(id), code, &message, data.as_ref())
 }
 
 /// Builds a result with the message for the model and the envelope for programs.
-fn ours(result: &ResultEnvelope, era: ProtocolEra) -> JsonText {
-    let said = result.error.as_ref().map_or("the call gave no answer", |error| &error.message);
+fn error_result(result: &ResultEnvelope, era: ProtocolEra) -> JsonText {
+    let message = result.error.as_ref().map_or("the call gave no answer", |error| &error.message);
     let kind = match era {
         ProtocolEra::Legacy => "",
         // In the modern era every result has a type.
@@ -125,7 +126,7 @@ fn ours(result: &ResultEnvelope, era: ProtocolEra) -> JsonText {
     };
     json(&format!(
         r#"{{{kind}"content":[{}],"isError":true,"_meta":{{"{RESULT}":{}}}}}"#,
-        text_block(said),
+        text_block(message),
         envelope(result).as_str()
     ))
 }
@@ -165,8 +166,8 @@ fn text_block(text: &str) -> String {
 
 /// Returns the result envelope without the output, which is the result itself.
 fn envelope(result: &ResultEnvelope) -> JsonText {
-    let told = ResultEnvelope { output: None, ..result.clone() };
-    json(&serde_json::to_string(&told).unwrap_or_else(|_| "null".to_owned()))
+    let without_output = ResultEnvelope { output: None, ..result.clone() };
+    json(&serde_json::to_string(&without_output).unwrap_or_else(|_| "null".to_owned()))
 }
 
 /// Returns the joined text blocks of a result.
@@ -254,12 +255,12 @@ mod tests {
         called.remarks.push("[LOOP DETECTED] stop".into());
         let text = r#"{"content":[{"type":"text","text":"no"},{"type":"text","text":"[LOOP DETECTED] stop"}],"isError":true}"#;
         assert_eq!(response(&RpcId::number(1), ProtocolEra::Legacy, &called).result(), Some(text));
-        for (bare, told) in [
+        for (bare, expected) in [
             (r#"{"content":[]}"#, r#"{"content":[{"type":"text","text":"w"}]}"#),
             (r#"{ }"#, r#"{"content":[{"type":"text","text":"w"}] }"#),
             (r#"{"a":1}"#, r#"{"content":[{"type":"text","text":"w"}],"a":1}"#),
         ] {
-            assert_eq!(remarked(bare, "w"), told);
+            assert_eq!(remarked(bare, "w"), expected);
         }
         let mut failed =
             passed(&parsed(r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"no","data":1}}"#));
@@ -310,10 +311,10 @@ mod tests {
             Err(AttemptError::Failed(failed)) => failed.fault,
             other => panic!("it should have failed: {other:?}"),
         };
-        let said = fault(
+        let failure = fault(
             r#"{"jsonrpc":"2.0","id":1,"result":{"isError":true,"content":[{"type":"text","text":"a"},{"type":"image","data":""},{"type":"text","text":"b"}]}}"#,
         );
-        assert_eq!((said.source, said.message.as_str()), (FaultSource::IsError, "a\nb"));
+        assert_eq!((failure.source, failure.message.as_str()), (FaultSource::IsError, "a\nb"));
         let error = fault(r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"what?"}}"#);
         assert_eq!((error.source, error.message.as_str()), (FaultSource::JsonRpc { code: -32601 }, "what?"));
     }

@@ -24,46 +24,47 @@ pub(crate) enum UpstreamTool {
         /// Notifications for the server that are sent before the call.
         outbox: Arc<Outbox>,
         request: RpcMessage,
-        news: Option<Arc<RequestNotifications>>,
+        notifications: Option<Arc<RequestNotifications>>,
         sent_to: SentAttempt,
         /// The prefix of the tool names of this server.
         prefix: Option<Box<str>>,
     },
     /// No server has the tool. The call is refused with this message.
-    Nowhere { why: String },
+    Nowhere { reason: String },
 }
 
 impl UpstreamTool {
     pub(crate) fn at(
         behind: &BackingServer,
         request: RpcMessage,
-        news: Option<Arc<RequestNotifications>>,
+        notifications: Option<Arc<RequestNotifications>>,
     ) -> Self {
         let BackingServer { server, outbox, prefix, .. } = behind;
         let (server, outbox, prefix) = (server.clone(), outbox.clone(), prefix.clone());
-        Self::At { server, outbox, request, news, sent_to: SentAttempt::default(), prefix }
+        Self::At { server, outbox, request, notifications, sent_to: SentAttempt::default(), prefix }
     }
 
-    pub(crate) fn nowhere(why: String) -> Self {
-        Self::Nowhere { why }
+    pub(crate) fn nowhere(reason: String) -> Self {
+        Self::Nowhere { reason }
     }
 }
 
 impl ToolHandler for UpstreamTool {
     fn run(&self, attempt: Attempt) -> impl Future<Output = ToolResult> + Send + 'static {
-        let wanted = match self {
-            Self::At { server, outbox, request, news, sent_to, .. } => {
+        let target = match self {
+            Self::At { server, outbox, request, notifications, sent_to, .. } => {
                 let pulse = attempt.clone();
-                let hear = news.clone().map(|news| news.hear(move || pulse.progress()));
+                let hear =
+                    notifications.clone().map(|notifications| notifications.hear(move || pulse.progress()));
                 Ok((server.clone(), outbox.clone(), hear, sent(request, &attempt), sent_to.clone()))
             }
-            Self::Nowhere { why } => {
-                let refusal = RpcMessage::error_response(None, code::INVALID_PARAMS, why, None);
+            Self::Nowhere { reason } => {
+                let refusal = RpcMessage::error_response(None, code::INVALID_PARAMS, reason, None);
                 Err(answer_of(&refusal))
             }
         };
         async move {
-            match wanted {
+            match target {
                 Ok((server, outbox, hear, sent, sent_to)) => {
                     outbox.wait_for_earlier().await;
                     run(server, sent, hear, attempt, sent_to).await
@@ -75,7 +76,7 @@ impl ToolHandler for UpstreamTool {
 
     fn sees_end(&self) -> AttemptEndVisibility {
         match self {
-            Self::At { server, .. } => server.sees_end(),
+            Self::At { server, .. } => server.end_visibility(),
             Self::Nowhere { .. } => AttemptEndVisibility::Hidden,
         }
     }
@@ -94,14 +95,14 @@ impl ToolHandler for UpstreamTool {
     }
 
     fn describe(&self) -> impl Future<Output = Option<ToolDescription>> + Send + 'static {
-        let asked = match self {
+        let target = match self {
             Self::At { server, outbox, request, prefix, .. } if !server.catalog.is_listed() => {
                 Some((server.clone(), outbox.clone(), request.clone(), prefix.clone()))
             }
             Self::At { .. } | Self::Nowhere { .. } => None,
         };
         async move {
-            let (server, outbox, request, prefix) = asked?;
+            let (server, outbox, request, prefix) = target?;
             outbox.wait_for_earlier().await;
             server.handshake.spoke();
             server.list_once(meta_of(&request).as_ref()).await;

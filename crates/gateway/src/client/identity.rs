@@ -186,13 +186,13 @@ fn trace_id(traceparent: &str) -> Option<TurnId> {
 
 /// Returns the turn from the metadata of Codex, which is JSON, sometimes in a string.
 fn codex_turn(request: &RpcMessage) -> Option<Cow<'_, str>> {
-    let told = request.meta_member("x-codex-turn-metadata")?;
-    match scan::string(told) {
+    let metadata = request.meta_member("x-codex-turn-metadata")?;
+    match scan::string(metadata) {
         Some(inner) => {
             JsonDocument::parse(inner.as_bytes(), JsonLimits::ENVELOPE).ok()?;
             scan::get(&inner, "turn_id").and_then(scan::string).map(|text| Cow::Owned(text.into_owned()))
         }
-        None => scan::get(told, "turn_id").and_then(scan::string),
+        None => scan::get(metadata, "turn_id").and_then(scan::string),
     }
 }
 
@@ -217,7 +217,7 @@ mod tests {
         ClientIdentity { actor: ActorId::new("somebody").unwrap(), tenant: None, session }
     }
 
-    fn said(params: &str) -> RequestContext {
+    fn context_of(params: &str) -> RequestContext {
         RequestContext::by(&request(params), &connection(), &HeaderMap::new()).unwrap()
     }
 
@@ -231,13 +231,13 @@ mod tests {
         values.into_iter().map(|text| (HeaderName::from_static(name), value(text))).collect()
     }
 
-    fn session(said: &RequestContext) -> &str {
-        said.session.as_ref().map_or("", |session| session.as_str())
+    fn session(context: &RequestContext) -> &str {
+        context.session.as_ref().map_or("", |session| session.as_str())
     }
 
     #[test]
     fn a_request_without_a_session_has_that_of_its_connection() {
-        let plain = said(r#"{"name":"pay"}"#);
+        let plain = context_of(r#"{"name":"pay"}"#);
         assert_eq!(session(&plain), "of the connection");
         assert_eq!(plain.equal_calls(), EqualCallPolicy::Joined);
         assert_eq!((plain.key, plain.call_id, plain.turn), (None, None, None));
@@ -255,7 +255,7 @@ mod tests {
             (r#"{"openai/session":"o","dev.steadfast/session":"ours"}"#, "ours"),
             (r#"{"openai/session":17}"#, "of the connection"),
         ] {
-            assert_eq!(session(&said(&format!(r#"{{"_meta":{meta}}}"#))), conversation, "{meta}");
+            assert_eq!(session(&context_of(&format!(r#"{{"_meta":{meta}}}"#))), conversation, "{meta}");
         }
         let id = |text| ToolCallId::new(text).unwrap();
         for (meta, call) in [
@@ -263,7 +263,7 @@ mod tests {
             (r#"{"callId":"c","threadId":"t"}"#, Some(CallId::InSession(id("c")))),
             (r#"{"callId":"c"}"#, None),
         ] {
-            assert_eq!(said(&format!(r#"{{"_meta":{meta}}}"#)).call_id, call, "{meta}");
+            assert_eq!(context_of(&format!(r#"{{"_meta":{meta}}}"#)).call_id, call, "{meta}");
         }
         for (meta, turn) in [
             (r#"{"vscode.requestId":"r"}"#, Some("r")),
@@ -271,12 +271,13 @@ mod tests {
             (r#"{"x-codex-turn-metadata":{"turn_id":"d"}}"#, Some("d")),
             (r#"{"x-codex-turn-metadata":"no JSON"}"#, None),
         ] {
-            let said = said(&format!(r#"{{"_meta":{meta}}}"#));
-            assert_eq!(said.turn.as_ref().map(TurnId::as_str), turn, "{meta}");
+            let context = context_of(&format!(r#"{{"_meta":{meta}}}"#));
+            assert_eq!(context.turn.as_ref().map(TurnId::as_str), turn, "{meta}");
         }
         // Not every trace is a turn, so it is reported as a trace.
-        let traced =
-            said(r#"{"_meta":{"traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}}"#);
+        let traced = context_of(
+            r#"{"_meta":{"traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}}"#,
+        );
         assert_eq!(traced.trace.as_ref().map(TurnId::as_str), Some("0af7651916cd43dd8448eb211c80319c"));
         assert_eq!(traced.turn, None);
     }
@@ -286,24 +287,26 @@ mod tests {
         let by = |meta: &str, headers| {
             RequestContext::by(&request(&format!(r#"{{"_meta":{meta}}}"#)), &connection(), &headers).unwrap()
         };
-        let (ours, theirs) = ("0af7651916cd43dd8448eb211c80319c", "4bf92f3577b34da6a3ce929d0e0e4736");
+        let (own_trace, header_trace) =
+            ("0af7651916cd43dd8448eb211c80319c", "4bf92f3577b34da6a3ce929d0e0e4736");
         let header = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-        let correlation = |said: RequestContext| said.correlation.map(|id| id.as_str().to_owned()).unwrap();
-        let meta = format!(r#"{{"traceparent":"00-{ours}-b7ad6b7169203331-01"}}"#);
-        assert_eq!(correlation(by("{}", headers("traceparent", [header]))), theirs);
-        assert_eq!(correlation(by(&meta, headers("traceparent", [header]))), ours);
-        let said = by("{}", headers("baggage", ["a=1,b=2", "c=3"]));
+        let correlation =
+            |context: RequestContext| context.correlation.map(|id| id.as_str().to_owned()).unwrap();
+        let meta = format!(r#"{{"traceparent":"00-{own_trace}-b7ad6b7169203331-01"}}"#);
+        assert_eq!(correlation(by("{}", headers("traceparent", [header]))), header_trace);
+        assert_eq!(correlation(by(&meta, headers("traceparent", [header]))), own_trace);
+        let context = by("{}", headers("baggage", ["a=1,b=2", "c=3"]));
         assert_eq!(
-            said.baggage.into_iter().map(|(name, value)| name + &value).collect::<Vec<_>>(),
+            context.baggage.into_iter().map(|(name, value)| name + &value).collect::<Vec<_>>(),
             ["a1", "b2", "c3"]
         );
-        let said = by(
+        let context = by(
             r#"{"baggage":"d=4","dev.steadfast/tags":["x",7,"y"],"dev.steadfast/hook":"before-pay"}"#,
             headers("baggage", ["a=1"]),
         );
-        assert_eq!(said.baggage.keys().collect::<Vec<_>>(), ["d"]);
+        assert_eq!(context.baggage.keys().collect::<Vec<_>>(), ["d"]);
         assert_eq!(
-            (said.tags, said.hook.as_deref()),
+            (context.tags, context.hook.as_deref()),
             (vec!["x".to_owned(), "y".to_owned()], Some("before-pay"))
         );
         assert!(by(r#"{"dev.steadfast/tags":"x","baggage":17}"#, HeaderMap::new()).tags.is_empty());
@@ -313,10 +316,10 @@ mod tests {
     fn a_key_is_found_in_every_place_and_an_invalid_one_is_refused() {
         let key = |params: &str, header: Option<&'static str>| {
             RequestContext::by(&request(params), &connection(), &headers("idempotency-key", header))
-                .map(|said| said.key.map(|key| key.as_str().to_owned()))
+                .map(|context| context.key.map(|key| key.as_str().to_owned()))
         };
-        let ours = r#"{"idempotencyKey":"param","_meta":{"dev.steadfast/idempotency-key":"meta"}}"#;
-        assert_eq!(key(ours, Some("header")).unwrap().unwrap(), "meta");
+        let both = r#"{"idempotencyKey":"param","_meta":{"dev.steadfast/idempotency-key":"meta"}}"#;
+        assert_eq!(key(both, Some("header")).unwrap().unwrap(), "meta");
         assert_eq!(key(r#"{"idempotencyKey":"param"}"#, Some("header")).unwrap().unwrap(), "header");
         assert_eq!(key(r#"{"idempotencyKey":"param"}"#, None).unwrap().unwrap(), "param");
         assert_eq!(key(r#"{"idempotencyKey":""}"#, None), Err(UnusableKey::Invalid(InvalidId::Empty)));
@@ -337,9 +340,9 @@ mod tests {
 
     #[test]
     fn the_next_round_of_a_call_differs_from_the_first() {
-        let first = said(r#"{"name":"pay"}"#).continuation;
+        let first = context_of(r#"{"name":"pay"}"#).continuation;
         let next = |state: &str| {
-            said(&format!(r#"{{"name":"pay","inputResponses":{{"a":1}},"requestState":{state}}}"#))
+            context_of(&format!(r#"{{"name":"pay","inputResponses":{{"a":1}},"requestState":{state}}}"#))
                 .continuation
         };
         assert_eq!(first, None);

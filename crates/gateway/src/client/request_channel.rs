@@ -48,7 +48,7 @@ impl RequestChannel {
     /// Completes when the client has closed the connection of the request, which cancels it in the modern era.
     pub(crate) async fn cancelled(&self) {
         match self {
-            Self::Http(notifier, ProtocolEra::Modern) => notifier.gone().await,
+            Self::Http(notifier, ProtocolEra::Modern) => notifier.closed().await,
             Self::Joined(joined, _) => Box::pin(joined.voice().cancelled()).await,
             Self::Http(_, ProtocolEra::Legacy) | Self::Line(_) | Self::Discarded => {
                 std::future::pending().await
@@ -80,7 +80,7 @@ struct PendingAcknowledgements {
     is_due: bool,
     promised: Vec<RpcMessage>,
     /// Notifications that arrived in the meantime.
-    held: Vec<RpcMessage>,
+    deferred: Vec<RpcMessage>,
 }
 
 /// The maximum number of notifications that are held back.
@@ -90,9 +90,9 @@ const PROMISE: &str = "notifications/subscriptions/acknowledged";
 
 impl MergedChannel {
     pub(crate) fn new(voice: RequestChannel, servers: usize) -> Arc<Self> {
-        let (promised, held) = (Vec::new(), Vec::new());
+        let (promised, deferred) = (Vec::new(), Vec::new());
         let promises =
-            PendingAcknowledgements { open: (0..servers).collect(), is_due: false, promised, held };
+            PendingAcknowledgements { open: (0..servers).collect(), is_due: false, promised, deferred };
         Arc::new(Self { voice, state: Mutex::new(AcknowledgementState::Collecting(promises)) })
     }
 
@@ -109,8 +109,8 @@ impl MergedChannel {
                 promises.promised.push(message);
             }
             (AcknowledgementState::Collecting(promises), false) => {
-                if promises.held.len() < MOST_HELD {
-                    promises.held.push(message);
+                if promises.deferred.len() < MOST_HELD {
+                    promises.deferred.push(message);
                 }
             }
             // Too late to be part of the acknowledgement. Its notifications still reach the client.
@@ -148,7 +148,7 @@ impl MergedChannel {
         let parts: Vec<&str> =
             promises.promised.iter().filter_map(|promise| promise.param("notifications")).collect();
         self.voice.try_send(first.rewrite().param("notifications", merge::promises(&parts)).finish());
-        for message in promises.held.drain(..) {
+        for message in promises.deferred.drain(..) {
             self.voice.try_send(message);
         }
         *state = AcknowledgementState::Promised;
@@ -170,44 +170,44 @@ mod tests {
     }
 
     /// The messages that the client received, each by its filter or method.
-    async fn heard(say: impl FnOnce(&MergedChannel)) -> Vec<String> {
-        let (ours, theirs) = tokio::io::duplex(1 << 16);
-        let (line, writing) = line_writer(ours, DeliveryLink::new(), WriteQueueLimits::default());
+    async fn collect_received(say: impl FnOnce(&MergedChannel)) -> Vec<String> {
+        let (local, remote) = tokio::io::duplex(1 << 16);
+        let (line, writing) = line_writer(local, DeliveryLink::new(), WriteQueueLimits::default());
         let writing = tokio::spawn(writing);
         let joined = MergedChannel::new(RequestChannel::Line(line), 3);
         say(&joined);
         drop(joined);
         writing.await.unwrap().unwrap();
-        let mut lines = LineReader::new(theirs, 1 << 16);
-        let mut heard = Vec::new();
+        let mut lines = LineReader::new(remote, 1 << 16);
+        let mut received = Vec::new();
         while let Some(Some(Ok(LineItem::Message(message)))) = lines.next().now_or_never() {
-            heard.push(message.param("notifications").or(message.method()).unwrap().to_owned());
+            received.push(message.param("notifications").or(message.method()).unwrap().to_owned());
         }
-        heard
+        received
     }
 
     #[tokio::test]
     async fn acknowledgements_of_several_servers_are_merged_and_come_first() {
-        let news = || RpcMessage::notification("news", None);
-        let told = heard(|joined| {
+        let notification = || RpcMessage::notification("news", None);
+        let received = collect_received(|joined| {
             joined.mention(1, promise(r#"{"toolsListChanged":true,"resourceSubscriptions":["a:1","a:2"]}"#));
-            joined.mention(1, news());
+            joined.mention(1, notification());
             joined.is_over(0);
             joined
                 .mention(2, promise(r#"{"promptsListChanged":true,"resourceSubscriptions":["a:2","a:3"]}"#));
-            joined.mention(2, news());
+            joined.mention(2, notification());
         });
         let all = r#"{"promptsListChanged":true,"resourceSubscriptions":["a:1","a:2","a:3"],"toolsListChanged":true}"#;
-        assert_eq!(told.await, [all, "news", "news"]);
-        let told = heard(|joined| {
+        assert_eq!(received.await, [all, "news", "news"]);
+        let received = collect_received(|joined| {
             joined.is_due();
-            joined.mention(0, news());
+            joined.mention(0, notification());
             joined.mention(0, promise("{}"));
             joined.mention(1, promise(r#"{"toolsListChanged":true}"#));
-            joined.mention(1, news());
+            joined.mention(1, notification());
         });
-        assert_eq!(told.await, ["{}", "news", "news"], "nobody waits for the slowest");
-        let told = heard(|joined| (0..3).for_each(|at| joined.is_over(at)));
-        assert!(told.await.is_empty());
+        assert_eq!(received.await, ["{}", "news", "news"], "nobody waits for the slowest");
+        let received = collect_received(|joined| (0..3).for_each(|at| joined.is_over(at)));
+        assert!(received.await.is_empty());
     }
 }

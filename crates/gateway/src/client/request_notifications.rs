@@ -64,8 +64,8 @@ impl RequestNotifications {
                     pulse();
                     let mut last = self.last.lock();
                     last.at = Instant::now();
-                    let told = message.param("progress").and_then(|progress| progress.parse().ok());
-                    last.progress = told.unwrap_or(last.progress);
+                    let progress = message.param("progress").and_then(|progress| progress.parse().ok());
+                    last.progress = progress.unwrap_or(last.progress);
                     message.rewrite().param("progressToken", token.clone())
                 }
                 (Some("notifications/message"), _) => message.rewrite(),
@@ -112,36 +112,36 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_client_gets_progress_from_the_gateway_while_its_server_is_silent() {
-        let (ours, theirs) = tokio::io::duplex(1 << 16);
-        let (line, writing) = line_writer(ours, DeliveryLink::new(), WriteQueueLimits::default());
+        let (local, remote) = tokio::io::duplex(1 << 16);
+        let (line, writing) = line_writer(local, DeliveryLink::new(), WriteQueueLimits::default());
         tokio::spawn(writing);
-        let mut lines = LineReader::new(theirs, 1 << 16);
+        let mut lines = LineReader::new(remote, 1 << 16);
         let request = |params: &str| {
             let text = format!(r#"{{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{params}}}"#);
             RpcMessage::parse(text, usize::MAX).unwrap()
         };
         let voice = RequestChannel::Line(line);
         assert!(RequestNotifications::of(&request("{}"), &voice).is_none());
-        let news =
+        let notifications =
             RequestNotifications::of(&request(r#"{"_meta":{"progressToken":"mine"}}"#), &voice).unwrap();
         let began = Instant::now();
         tokio::spawn({
-            let news = news.clone();
-            async move { news.keep_alive().await }
+            let notifications = notifications.clone();
+            async move { notifications.keep_alive().await }
         });
-        let mut told = async || {
+        let mut next_progress = async || {
             let Some(Ok(LineItem::Message(message))) = lines.next().await else { panic!("a message") };
             assert_eq!(message.param("progressToken"), Some("\"mine\""));
             (message.param("progress").unwrap().parse::<f64>().unwrap(), began.elapsed().as_secs())
         };
-        assert_eq!(told().await, (0.001, 10));
-        assert_eq!(told().await.1, 20);
+        assert_eq!(next_progress().await, (0.001, 10));
+        assert_eq!(next_progress().await.1, 20);
         // Server progress is forwarded, and the gateway continues from it after another silence.
         tokio::time::sleep(Duration::from_secs(5)).await;
         let params = JsonText::parse(r#"{"progressToken":1,"progress":4}"#.to_owned()).unwrap();
         let of_server = RpcMessage::notification("notifications/progress", Some(&params));
-        news.hear(|| {})(&of_server);
-        assert_eq!(told().await, (4.0, 25));
-        assert_eq!(told().await, (4.001, 35));
+        notifications.hear(|| {})(&of_server);
+        assert_eq!(next_progress().await, (4.0, 25));
+        assert_eq!(next_progress().await, (4.001, 35));
     }
 }

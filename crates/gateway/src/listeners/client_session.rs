@@ -28,9 +28,9 @@ pub(super) struct ClientSession {
     pub(super) session: Arc<GatewaySession>,
     pub(super) inbox: mpsc::Sender<ClientMessage>,
     /// Time of the last message from the client.
-    pub(super) heard: Mutex<Instant>,
+    pub(super) last_message: Mutex<Instant>,
     pub(super) taking: JoinHandle<()>,
-    pub(super) kept: Vec<JoinHandle<()>>,
+    pub(super) tasks: Vec<JoinHandle<()>>,
     /// Cancelled when requests in flight are no longer waited for.
     pub(super) stop: CancellationToken,
 }
@@ -74,20 +74,20 @@ impl ClientSession {
             servers: door.servers.iter().map(|server| server.name.to_string()).collect(),
             actor: connection.actor.to_string(),
             tenant: connection.tenant.as_ref().map(ToString::to_string),
-            silent_ms: steadfast_core::millis(self.heard.lock().elapsed()),
+            silent_ms: steadfast_core::millis(self.last_message.lock().elapsed()),
             listens: self.streams.as_ref().is_some_and(|streams| streams.is_listening()),
             waiting: self.session.waiting(),
         }
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.is_silent_for(if self.session.has_begun() { IDLE } else { STILLBORN })
+        self.is_silent_for(if self.session.has_started() { IDLE } else { STILLBORN })
     }
 
     /// Returns true if the client has no open stream, no request in flight, and was idle for this long.
     pub(super) fn is_silent_for(&self, patience: Duration) -> bool {
         let listens = self.streams.as_ref().is_some_and(|streams| streams.is_listening());
-        !listens && !self.session.is_busy() && self.heard.lock().elapsed() >= patience
+        !listens && !self.session.is_busy() && self.last_message.lock().elapsed() >= patience
     }
 
     /// Stops reading messages, waits for requests in flight within their limits, and ends the servers.
@@ -96,13 +96,13 @@ impl ClientSession {
             streams.close();
         }
         self.taking.abort();
-        let kept: Vec<_> = self.kept.iter().map(JoinHandle::abort_handle).collect();
+        let handles: Vec<_> = self.tasks.iter().map(JoinHandle::abort_handle).collect();
         let (session, stop) = (self.session.clone(), self.stop.clone());
         tokio::spawn(async move {
             session.finish(&stop).await;
             session.stop().await;
-            for kept in kept {
-                kept.abort();
+            for handle in handles {
+                handle.abort();
             }
         })
     }
@@ -121,10 +121,11 @@ pub(super) enum ClientIntroduction {
 impl ClientIntroduction {
     pub(super) fn introduction(&self) -> Option<Digest> {
         match self {
-            Self::Now(said) => Some(*said),
-            Self::Before(agreements) => {
-                agreements.values().find_map(|told| told.initialize()).map(|request| introduction(&request))
-            }
+            Self::Now(digest) => Some(*digest),
+            Self::Before(agreements) => agreements
+                .values()
+                .find_map(|handshake| handshake.initialize())
+                .map(|request| introduction(&request)),
             Self::Nothing => None,
         }
     }
@@ -132,7 +133,7 @@ impl ClientIntroduction {
     pub(super) fn handshake(&self, server: &ConfiguredServer) -> Handshake {
         match self {
             Self::Before(agreements) => match agreements.get(server.name.as_str()) {
-                Some(told) => Handshake::restored(told.clone()),
+                Some(handshake) => Handshake::restored(handshake.clone()),
                 None => Handshake::default(),
             },
             Self::Now(_) | Self::Nothing => Handshake::default(),
@@ -142,7 +143,7 @@ impl ClientIntroduction {
 
 /// Returns a digest of the client's protocol version and capabilities. Clients with equal digests can share a server.
 pub(super) fn introduction(initialize: &RpcMessage) -> Digest {
-    let said = |name| initialize.param(name).unwrap_or_default();
-    let version = scan::string(said("protocolVersion")).unwrap_or_default();
-    Digest::of(format!("{version}\n{}", said("capabilities")).as_bytes())
+    let param = |name| initialize.param(name).unwrap_or_default();
+    let version = scan::string(param("protocolVersion")).unwrap_or_default();
+    Digest::of(format!("{version}\n{}", param("capabilities")).as_bytes())
 }

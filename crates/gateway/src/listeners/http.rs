@@ -35,7 +35,7 @@ pub struct Listener {
     /// The clients of the modern era, which has no sessions.
     sessionless: Mutex<HashMap<Principal, Arc<ClientSession>>>,
     /// The number of sessions that have ended for good.
-    ended: AtomicU64,
+    ended_count: AtomicU64,
     stop: CancellationToken,
 }
 
@@ -57,8 +57,8 @@ impl Listener {
     /// one.
     pub fn new(door: GatewayEndpoint) -> Arc<Self> {
         let (sessions, sessionless) = (Mutex::default(), Mutex::default());
-        let ended = AtomicU64::new(0);
-        Arc::new(Self { door, sessions, sessionless, ended, stop: CancellationToken::new() })
+        let ended_count = AtomicU64::new(0);
+        Arc::new(Self { door, sessions, sessionless, ended_count, stop: CancellationToken::new() })
     }
 
     /// Returns the connected clients.
@@ -72,10 +72,10 @@ impl Listener {
     /// who is admitted again can continue.
     pub fn end_sessions(&self, is_out: impl Fn(&Principal) -> bool) {
         let is_out = |one: &ClientSession| is_out(&one.principal);
-        let mut gone: Vec<_> =
+        let mut removed: Vec<_> =
             self.sessions.lock().extract_if(|_, one| is_out(one)).map(|(_, one)| one).collect();
-        gone.extend(self.sessionless.lock().extract_if(|_, one| is_out(one)).map(|(_, one)| one));
-        for one in gone {
+        removed.extend(self.sessionless.lock().extract_if(|_, one| is_out(one)).map(|(_, one)| one));
+        for one in removed {
             drop(one.end());
         }
     }
@@ -114,14 +114,14 @@ impl Listener {
             // Deleted first: a message that arrives in the meantime would restore the session.
             found.session.forget().await;
         }
-        let gone = {
+        let removed = {
             let mut sessions = self.sessions.lock();
-            self.ended.fetch_add(1, Ordering::Release);
+            self.ended_count.fetch_add(1, Ordering::Release);
             sessions.remove(id)
         };
-        if let Some(gone) = gone {
+        if let Some(removed) = removed {
             // The client does not wait for the requests that are still in flight.
-            drop(gone.end());
+            drop(removed.end());
         }
     }
 
@@ -139,7 +139,9 @@ impl Listener {
         let session = key.and_then(|key| SessionKey::new(format!("mcp:{key}")).ok());
         let Principal { actor, tenant } = principal.clone();
         let connection = ClientIdentity { actor, tenant, session };
-        let sharers = first.introduction().map(|said| SharingGroup { principal: principal.clone(), said });
+        let sharers = first
+            .introduction()
+            .map(|introduction| SharingGroup { principal: principal.clone(), introduction });
         let behind = self.door.servers.iter().map(|server| match (server.sharing, &sharers) {
             (ServerSharing::Shared, Some(sharers)) => (self.door.pool.get(server, sharers), None),
             (ServerSharing::Shared | ServerSharing::PerSession { .. }, _) => {
@@ -150,7 +152,7 @@ impl Listener {
         let (engine, own_tools) = (self.door.engine.clone(), self.door.own_tools);
         let large = self.door.large_results.clone();
         let session = GatewaySession::new(engine, behind, client, connection, own_tools, large, memory);
-        let kept = session.keep_servers(keeping);
+        let tasks = session.keep_servers(keeping);
         let (inbox, mut messages) = mpsc::channel(INBOX);
         let taking = session.clone();
         // Messages are processed in the order of their arrival.
@@ -167,9 +169,9 @@ impl Listener {
             principal,
             session,
             inbox,
-            heard: Mutex::new(Instant::now()),
+            last_message: Mutex::new(Instant::now()),
             taking,
-            kept,
+            tasks,
             stop: self.stop.clone(),
         })
     }
@@ -181,14 +183,14 @@ impl Listener {
     /// Restores a session of an earlier process, or one that was evicted.
     async fn recall(&self, id: &McpSessionId, principal: &Principal) -> Option<Arc<ClientSession>> {
         for _ in 0..LOOKS {
-            let ended = self.ended.load(Ordering::Acquire);
+            let ended_count = self.ended_count.load(Ordering::Acquire);
             let agreements = self.memory(id, principal).find().await?;
             let mut sessions = self.sessions.lock();
             if let Some(found) = sessions.get(id) {
                 return Some(found.clone());
             }
             // The client may just have ended this very session, so the state that was read may be outdated.
-            if self.ended.load(Ordering::Acquire) != ended {
+            if self.ended_count.load(Ordering::Acquire) != ended_count {
                 continue;
             }
             if !self.has_room(&mut sessions) {
@@ -210,12 +212,13 @@ impl Listener {
             return true;
         }
         let silent = sessions.iter().filter(|(_, one)| one.is_silent_for(SILENT));
-        let Some(longest) = silent.min_by_key(|(_, one)| *one.heard.lock()).map(|(id, _)| id.clone()) else {
+        let Some(longest) = silent.min_by_key(|(_, one)| *one.last_message.lock()).map(|(id, _)| id.clone())
+        else {
             return false;
         };
-        if let Some(gone) = sessions.remove(&longest) {
+        if let Some(removed) = sessions.remove(&longest) {
             tracing::info!(event = "session.made_room", door = &*self.door.name);
-            drop(gone.end());
+            drop(removed.end());
         }
         true
     }
@@ -294,7 +297,7 @@ impl EndpointHandler for Listener {
             Some(found) => found,
             None => self.recall(id, principal).await?,
         };
-        *found.heard.lock() = Instant::now();
+        *found.last_message.lock() = Instant::now();
         found.streams.clone().filter(|_| found.principal == *principal)
     }
 

@@ -58,7 +58,7 @@ where
     let session =
         GatewaySession::new(engine.clone(), behind, line, connection, own_tools, large_results.clone(), None);
     let tidying = tokio::spawn(large_results.clone().tidy(engine.clone()));
-    let kept = session.keep_servers(keeping);
+    let tasks = session.keep_servers(keeping);
     let mut lines = LineReader::new(input, LONGEST_LINE);
     let taking = async {
         while let Some(Ok(received)) = lines.next().await {
@@ -73,10 +73,10 @@ where
     session.stop().await;
     tidying.abort();
     large_results.clear();
-    for kept in kept {
-        kept.abort();
+    for task in tasks {
+        task.abort();
         // The output closes when the last sender is dropped.
-        let _ = kept.await;
+        let _ = task.await;
     }
     drop((session, client));
     let _ = tokio::time::timeout(LAST_WORDS, writing).await;
@@ -90,20 +90,20 @@ async fn take(session: &Arc<GatewaySession>, received: LineItem, client: &LineSe
             let headers = HeaderMap::new();
             return session.take(ClientMessage { message, reply, headers, from: None }).await;
         }
-        LineItem::NotAMessage { why, .. } => why.answer(),
-        LineItem::TooLong(said) => {
-            let id = match said.message() {
+        LineItem::NotAMessage { error, .. } => error.answer(),
+        LineItem::TooLong(long) => {
+            let id = match long.message() {
                 LongMessage::Request(id) => Some(id),
                 LongMessage::Response(_)
                 | LongMessage::Notification
                 | LongMessage::Unclear
                 | LongMessage::NotAMessage => None,
             };
-            let why = format!(
+            let reason = format!(
                 "the line is too long: it has {} bytes, and the limit is {LONGEST_LINE}",
-                said.bytes()
+                long.bytes()
             );
-            RpcMessage::error_response(id.as_ref(), code::INVALID_REQUEST, &why, None)
+            RpcMessage::error_response(id.as_ref(), code::INVALID_REQUEST, &reason, None)
         }
         LineItem::Half(_) => return,
     };

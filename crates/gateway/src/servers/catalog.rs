@@ -144,15 +144,15 @@ mod tests {
 
     #[test]
     fn changed_tools_are_reported_and_those_of_the_first_list_are_not() {
-        let (catalog, told) = (ToolCatalog::default(), Arc::new(parking_lot::Mutex::new(Vec::new())));
-        let heard = told.clone();
-        catalog.on_change(ToolChangeCallback(Box::new(move |name| heard.lock().push(name.to_owned()))));
+        let (catalog, changed) = (ToolCatalog::default(), Arc::new(parking_lot::Mutex::new(Vec::new())));
+        let sink = changed.clone();
+        catalog.on_change(ToolChangeCallback(Box::new(move |name| sink.lock().push(name.to_owned()))));
         let list = |params: &str, tools: &str, more: bool| {
             let (request, _) = listed(params, tools);
             let cursor = if more { r#","nextCursor":"2""# } else { "" };
             let text = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"tools":{tools}{cursor}}}}}"#);
             catalog.learn(&request, &RpcMessage::parse(text, usize::MAX).unwrap());
-            std::mem::take(&mut *told.lock())
+            std::mem::take(&mut *changed.lock())
         };
         assert_eq!(list("{}", r#"[{"name":"a"},{"name":"b"}]"#, false), [""; 0]);
         assert_eq!(list("{}", r#"[{"name":"a"},{"name":"b"}]"#, false), [""; 0]);

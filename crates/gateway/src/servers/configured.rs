@@ -109,8 +109,8 @@ impl ConfiguredServer {
             })));
         }
         let mut made = self.made.lock();
-        let gone = made.servers.extract_if(.., |(server, _)| server.strong_count() == 0);
-        let last = gone.map(|(_, catalog)| catalog).filter(|catalog| catalog.len() > 0).last();
+        let removed = made.servers.extract_if(.., |(server, _)| server.strong_count() == 0);
+        let last = removed.map(|(_, catalog)| catalog).filter(|catalog| catalog.len() > 0).last();
         made.last = last.or(made.last.take());
         made.servers.push((Arc::downgrade(&server), server.catalog.clone()));
         (server, keeping)

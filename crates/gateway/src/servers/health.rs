@@ -44,11 +44,11 @@ impl ServerHealth {
     }
 
     /// Returns the failure to store if it differs from the stored one, and counts it as stored.
-    fn news(&self) -> Option<Option<ServerFailure>> {
+    fn take_unstored(&self) -> Option<Option<ServerFailure>> {
         let mut known = self.known.lock();
-        let news = (known.stored.as_ref() != Some(&known.failure)).then(|| known.failure.clone());
+        let unstored = (known.stored.as_ref() != Some(&known.failure)).then(|| known.failure.clone());
         known.stored = Some(known.failure.clone());
-        news
+        unstored
     }
 }
 
@@ -63,12 +63,12 @@ pub(crate) struct HealthReporter {
 
 impl HealthReporter {
     /// Records a failure. A repeated failure is ignored.
-    pub(crate) fn record_failure(&self, why: &str) {
-        let why = steadfast_redact::excerpt(why, LONGEST_WHY);
-        let is_known = self.health.known.lock().failure.as_ref().is_some_and(|known| known.why == why);
+    pub(crate) fn record_failure(&self, reason: &str) {
+        let reason = steadfast_redact::excerpt(reason, LONGEST_WHY);
+        let is_known = self.health.known.lock().failure.as_ref().is_some_and(|known| known.reason == reason);
         if !is_known {
             let at = self.engine.as_ref().map_or(Timestamp::ZERO, Engine::now);
-            self.set_failure(Some(ServerFailure { at, why }));
+            self.set_failure(Some(ServerFailure { at, reason }));
         }
     }
 
@@ -91,7 +91,7 @@ impl HealthReporter {
     async fn store(&self) {
         let Some(engine) = &self.engine else { return };
         let _turn = self.health.writing.lock().await;
-        if let Some(failure) = self.health.news() {
+        if let Some(failure) = self.health.take_unstored() {
             engine.note_server(&self.name, failure.as_ref()).await;
         }
     }
@@ -116,15 +116,15 @@ impl HealthReporter {
 }
 
 async fn followed(mut status: watch::Receiver<ServerStatus>, reporter: HealthReporter) {
-    let mut told = None;
+    let mut reported = None;
     loop {
         let (end, is_up) = {
-            let seen = status.borrow_and_update();
-            (seen.last_end.clone(), matches!(seen.state, State::Up(_)))
+            let current = status.borrow_and_update();
+            (current.last_end.clone(), matches!(current.state, State::Up(_)))
         };
-        if let Some(end) = end.filter(|end| told.as_ref() != Some(end)) {
+        if let Some(end) = end.filter(|end| reported.as_ref() != Some(end)) {
             reporter.set_failure(Some(failure_of(&end)));
-            told = Some(end);
+            reported = Some(end);
         }
         if is_up {
             reporter.record_success();
@@ -138,5 +138,8 @@ async fn followed(mut status: watch::Receiver<ServerStatus>, reporter: HealthRep
 /// Describes how a process ended, with its last lines of stderr.
 pub(crate) fn failure_of(end: &LastEnd) -> ServerFailure {
     let words = last_words(&end.stderr).map(|words| format!(". Its last words: {words}")).unwrap_or_default();
-    ServerFailure { at: end.at, why: steadfast_redact::excerpt(&format!("{}{words}", end.end), LONGEST_WHY) }
+    ServerFailure {
+        at: end.at,
+        reason: steadfast_redact::excerpt(&format!("{}{words}", end.end), LONGEST_WHY),
+    }
 }

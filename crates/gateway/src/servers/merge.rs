@@ -48,7 +48,7 @@ impl MergedListKind {
     }
 
     /// Returns the kind of change notification for this list.
-    pub(crate) fn told_as(&self) -> Option<&'static str> {
+    pub(crate) fn changed_notification(&self) -> Option<&'static str> {
         match self.member {
             "tools" => Some("tools"),
             "prompts" => Some("prompts"),
@@ -166,24 +166,24 @@ pub(crate) fn promises(parts: &[&str]) -> JsonText {
 /// Merges objects: a flag that is set in one of them is set in the result.
 fn all<'p>(parts: impl Iterator<Item = &'p str>) -> String {
     let mut all = Json::Object(Map::new());
-    for said in parts.filter_map(|text| serde_json::from_str(text).ok()) {
-        join(&mut all, said);
+    for part in parts.filter_map(|text| serde_json::from_str(text).ok()) {
+        join(&mut all, part);
     }
     all.to_string()
 }
 
-fn join(all: &mut Json, said: Json) {
-    match (all, said) {
-        (Json::Object(all), Json::Object(said)) => {
-            for (name, value) in said {
+fn join(all: &mut Json, part: Json) {
+    match (all, part) {
+        (Json::Object(all), Json::Object(part)) => {
+            for (name, value) in part {
                 match all.get_mut(&name) {
                     Some(known) => join(known, value),
                     None => drop(all.insert(name, value)),
                 }
             }
         }
-        (Json::Array(all), Json::Array(said)) => {
-            for value in said {
+        (Json::Array(all), Json::Array(part)) => {
+            for value in part {
                 if !all.contains(&value) {
                     all.push(value);
                 }
@@ -195,12 +195,12 @@ fn join(all: &mut Json, said: Json) {
 }
 
 fn instructions(parts: &[ServerResult<'_>]) -> Option<String> {
-    let said = parts.iter().filter_map(|part| {
+    let texts = parts.iter().filter_map(|part| {
         let text = scan::get(part.result, "instructions").and_then(scan::string)?;
         Some(format!("# {}\n\n{}", part.prefix.unwrap_or(part.server), text.trim()))
     });
-    let said: Vec<String> = said.collect();
-    (!said.is_empty()).then(|| said.join("\n\n"))
+    let texts: Vec<String> = texts.collect();
+    (!texts.is_empty()).then(|| texts.join("\n\n"))
 }
 
 fn least_ttl(parts: &[ServerResult<'_>]) -> String {
@@ -243,9 +243,9 @@ mod tests {
     #[test]
     fn merged_lists_have_the_strictest_cache_limits() {
         let tools = MergedListKind::of("tools/list").unwrap();
-        let kept = |one, two| lists(tools, &[part("a", one), part("b", two)]).as_str().to_owned();
+        let merged = |one, two| lists(tools, &[part("a", one), part("b", two)]).as_str().to_owned();
         assert_eq!(
-            kept(
+            merged(
                 r#"{"resultType":"complete","tools":[],"ttlMs":50,"cacheScope":"public"}"#,
                 r#"{"resultType":"complete","tools":[],"ttlMs":20,"cacheScope":"private"}"#
             ),

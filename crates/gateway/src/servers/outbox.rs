@@ -18,7 +18,7 @@ use crate::servers::upstream::Generation;
 pub(crate) struct Outbox {
     waiting: Mutex<OutboxQueue>,
     /// The number of sent messages.
-    said: watch::Sender<u64>,
+    sent_count: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ struct OutboxQueue {
     /// The number of queued messages so far.
     came: u64,
     /// True while a task sends the messages.
-    is_said: bool,
+    is_sending: bool,
 }
 
 /// A message that needs no response.
@@ -63,36 +63,36 @@ impl Outbox {
         }
         waiting.words.push_back(word);
         waiting.came += 1;
-        match std::mem::replace(&mut waiting.is_said, true) {
+        match std::mem::replace(&mut waiting.is_sending, true) {
             true => EnqueueResult::Waits,
             false => EnqueueResult::SenderNeeded,
         }
     }
 
-    /// Returns the next message for the task that sends them; it then calls [`Self::said`]. After `None`, the next
+    /// Returns the next message for the task that sends them; it then calls [`Self::mark_sent`]. After `None`, the next
     /// caller of [`Self::put`] has to send.
     pub(crate) fn next(&self) -> Option<OutboxMessage> {
         let mut waiting = self.waiting.lock();
         let next = waiting.words.pop_front();
-        waiting.is_said = next.is_some();
+        waiting.is_sending = next.is_some();
         next
     }
 
     pub(crate) fn mark_sent(&self) {
-        self.said.send_modify(|said| *said += 1);
+        self.sent_count.send_modify(|sent_count| *sent_count += 1);
     }
 
     /// Waits until all messages before this are sent, up to a limit.
     pub(crate) async fn wait_for_earlier(&self) {
         let came = {
             let waiting = self.waiting.lock();
-            if !waiting.is_said {
+            if !waiting.is_sending {
                 return;
             }
             waiting.came
         };
-        let mut said = self.said.subscribe();
-        let _ = timeout(BEFORE, said.wait_for(|said| *said >= came)).await;
+        let mut sent_count = self.sent_count.subscribe();
+        let _ = timeout(BEFORE, sent_count.wait_for(|sent_count| *sent_count >= came)).await;
     }
 }
 

@@ -23,7 +23,7 @@ pub struct ServerPool(Mutex<HashMap<(Namespace, SharingGroup), Arc<SharedServer>
 pub(crate) struct SharingGroup {
     pub(crate) principal: Principal,
     /// The digest of their introduction.
-    pub(crate) said: Digest,
+    pub(crate) introduction: Digest,
 }
 
 /// The time without use after which an instance is ended.
@@ -74,8 +74,10 @@ mod tests {
     async fn a_server_that_was_just_requested_is_not_ended_as_unused() {
         let pool = ServerPool::default();
         let configured = ConfiguredServer::nowhere(ServerSharing::Shared);
-        let sharers =
-            SharingGroup { principal: Principal::new(ActorId::new("me").unwrap()), said: Digest::of(b"") };
+        let sharers = SharingGroup {
+            principal: Principal::new(ActorId::new("me").unwrap()),
+            introduction: Digest::of(b""),
+        };
         let got = || pool.get(&configured, &sharers).shared.unwrap();
         let first = got();
         tokio::time::advance(UNUSED).await;

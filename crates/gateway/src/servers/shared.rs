@@ -39,12 +39,12 @@ pub(crate) struct SharedServer {
     /// The result of the first `initialize`.
     introduced: OnceCell<JsonText>,
     /// True after it got `initialized`.
-    is_told: AtomicBool,
+    is_initialized: AtomicBool,
     /// The number of sessions that watch each resource.
     watched: Mutex<BTreeMap<String, usize>>,
     /// Time at which the last session left.
     left: Mutex<Instant>,
-    kept: Mutex<Option<JoinHandle<()>>>,
+    task: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// The maximum number of resources that the sessions watch together.
@@ -56,13 +56,13 @@ impl SharedServer {
             server: server.clone(),
             users: Mutex::default(),
             introduced: OnceCell::new(),
-            is_told: AtomicBool::new(false),
+            is_initialized: AtomicBool::new(false),
             watched: Mutex::default(),
             left: Mutex::new(Instant::now()),
-            kept: Mutex::default(),
+            task: Mutex::default(),
         });
-        let kept = tokio::spawn(server.keep(keeping, Arc::new(SharedEventHandler(Arc::downgrade(&shared)))));
-        *shared.kept.lock() = Some(kept);
+        let task = tokio::spawn(server.keep(keeping, Arc::new(SharedEventHandler(Arc::downgrade(&shared)))));
+        *shared.task.lock() = Some(task);
         shared
     }
 
@@ -117,7 +117,7 @@ impl SharedServer {
     /// Returns true if the server needs this notification.
     pub(crate) fn is_needed(&self, notification: &RpcMessage) -> bool {
         match notification.method() {
-            Some("notifications/initialized") => !self.is_told.swap(true, Ordering::Relaxed),
+            Some("notifications/initialized") => !self.is_initialized.swap(true, Ordering::Relaxed),
             _ => true,
         }
     }
@@ -155,9 +155,9 @@ impl SharedServer {
     /// Stops the server.
     pub(crate) async fn stop(&self) {
         self.server.stop().await;
-        let kept = self.kept.lock().take();
-        if let Some(kept) = kept {
-            kept.abort();
+        let task = self.task.lock().take();
+        if let Some(task) = task {
+            task.abort();
         }
     }
 
@@ -166,7 +166,7 @@ impl SharedServer {
         users.iter().filter_map(|(user, at)| Some((user.upgrade()?, *at))).collect()
     }
 
-    async fn heard(&self, event: ServerEvent) {
+    async fn dispatch_event(&self, event: ServerEvent) {
         let users = self.users();
         match event {
             ServerEvent::Request(life, question) => match request_owner(&users) {
@@ -182,8 +182,8 @@ impl SharedServer {
     }
 
     async fn refuse(&self, life: Generation, question: Option<RpcId>) {
-        let why = "several clients share this server, and the call of this request cannot be determined";
-        let refusal = RpcMessage::error_response(question.as_ref(), code::INVALID_REQUEST, why, None);
+        let reason = "several clients share this server, and the call of this request cannot be determined";
+        let refusal = RpcMessage::error_response(question.as_ref(), code::INVALID_REQUEST, reason, None);
         self.server.answer(life, &refusal).await;
     }
 }
@@ -208,7 +208,7 @@ impl ServerOwner for SharedEventHandler {
     fn handle_event(&self, event: ServerEvent) -> BoxFuture<'_, ()> {
         async {
             if let Some(shared) = self.0.upgrade() {
-                shared.heard(event).await;
+                shared.dispatch_event(event).await;
             }
         }
         .boxed()

@@ -70,12 +70,13 @@ pub struct EndView {
     /// Time of the end.
     pub at_ms: Timestamp,
     /// The reason.
-    pub why: String,
+    #[serde(rename = "why")]
+    pub reason: String,
 }
 
 impl From<ServerFailure> for EndView {
     fn from(failure: ServerFailure) -> Self {
-        Self { at_ms: failure.at, why: failure.why }
+        Self { at_ms: failure.at, reason: failure.reason }
     }
 }
 

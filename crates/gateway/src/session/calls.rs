@@ -39,19 +39,19 @@ impl GatewaySession {
         from: &ClientIdentity,
     ) {
         let (request, brought) = approval::unwrapped(request);
-        let said = match RequestContext::by(&request, from, headers) {
-            Ok(said) => said,
-            Err(why) => {
-                let why = format!("the idempotency key is not valid: {why}");
-                return self.refuse(&id, code::INVALID_PARAMS, &why, reply);
+        let context = match RequestContext::by(&request, from, headers) {
+            Ok(context) => context,
+            Err(reason) => {
+                let reason = format!("the idempotency key is not valid: {reason}");
+                return self.refuse(&id, code::INVALID_PARAMS, &reason, reply);
             }
         };
         let called = request.name().unwrap_or_default().into_owned();
-        if self.own_tools.reliability && reliability::is_ours(&called) {
-            return self.call_own(id, &called, &request, (said, from.clone(), brought), reply);
+        if self.own_tools.reliability && reliability::is_reliability_tool(&called) {
+            return self.call_own(id, &called, &request, (context, from.clone(), brought), reply);
         }
         if self.own_tools.turns && called == turn::RUN_TURN {
-            return self.run_turn(id, &request, reply, said, from);
+            return self.run_turn(id, &request, reply, context, from);
         }
         let (at, plain) = match self.servers.named(&called) {
             Some((at, plain)) => (Some(at), plain),
@@ -74,31 +74,31 @@ impl GatewaySession {
         let schema = tool.as_ref().and_then(|tool| tool.input_schema.as_ref());
         // Only HTTP servers see the headers, so the gateway has to compare them.
         if let (ResponseChannel::Http(_, ProtocolEra::Modern), Some(schema)) = (&reply, schema)
-            && let Err(why) = header_params::check_headers(schema.as_str(), &arguments, headers)
+            && let Err(reason) = header_params::check_headers(schema.as_str(), &arguments, headers)
         {
-            return self.refuse(&id, code::HEADER_MISMATCH, &why, reply);
+            return self.refuse(&id, code::HEADER_MISMATCH, &reason, reply);
         }
         let voice = reply.voice();
-        let news = RequestNotifications::of(&request, &voice);
+        let notifications = RequestNotifications::of(&request, &voice);
         let era = ProtocolEra::of_request(&request);
         let conversation =
-            if said.session.is_some() { ConversationStatus::Known } else { ConversationStatus::Unknown };
+            if context.session.is_some() { ConversationStatus::Known } else { ConversationStatus::Unknown };
         let elicits = || self.servers.iter().any(|behind| behind.server.handshake.elicits());
         let asker = Elicitation::of(&request, era, elicits, &self.questions, &voice, conversation, brought);
         let options = CallOptions {
             channel: approval::channel(asker.as_ref()),
             prompter: asker,
             tool,
-            equal_calls: said.equal_calls(),
-            call_id: said.call_id.clone(),
+            equal_calls: context.equal_calls(),
+            call_id: context.call_id.clone(),
             key_scope: CallerKeyScope::Actor,
             // A client that gets progress does not give up.
-            waits: match &news {
-                Some(news) if news.sends_progress() => CallerPatience::UntilDone,
+            waits: match &notifications {
+                Some(notifications) if notifications.sends_progress() => CallerPatience::UntilDone,
                 Some(_) | None => CallerPatience::MayGiveUp,
             },
-            continuation: said.continuation,
-            trace: said.trace.clone(),
+            continuation: context.continuation,
+            trace: context.trace.clone(),
             reads: behind.map(BackingServer::reads).unwrap_or_default(),
             registry: Some(Arc::new(SessionToolRegistry(self.clone()))),
             ..CallOptions::default()
@@ -106,12 +106,12 @@ impl GatewaySession {
         let namespace = server.as_ref().map_or_else(unknown_namespace, |server| server.name.clone());
         // Only a client with streams can return for an undelivered answer.
         let own_id = matches!(self.client, ClientConnection::Streams(_)).then_some(&id);
-        let envelope = envelope(next_request(own_id), &namespace, name, arguments, said, from);
+        let envelope = envelope(next_request(own_id), &namespace, name, arguments, context, from);
         let of_call = if era == ProtocolEra::Modern { CallNotifications::of(self, &request) } else { None };
         let request_id = envelope.request_id.clone();
         // A call of an unknown tool goes through the engine too, so that the loop guard can stop repeated ones.
         let upstream = match behind {
-            Some(behind) => UpstreamTool::at(behind, request, news.clone()),
+            Some(behind) => UpstreamTool::at(behind, request, notifications.clone()),
             None => UpstreamTool::nowhere(unknown_tool(&called)),
         };
         let reader = from.reader();
@@ -120,8 +120,8 @@ impl GatewaySession {
         let number = self.begin(&id, at, voice.clone(), RequestKind::Call(canceller.clone()));
         self.spawn(|session| async move {
             let keeping = async {
-                match &news {
-                    Some(news) => news.keep_alive().await,
+                match &notifications {
+                    Some(notifications) => notifications.keep_alive().await,
                     None => std::future::pending().await,
                 }
             };
@@ -169,7 +169,7 @@ impl GatewaySession {
         id: RpcId,
         name: &str,
         request: &RpcMessage,
-        (said, from, brought): (RequestContext, ClientIdentity, Option<ReturnedDecision>),
+        (context, from, brought): (RequestContext, ClientIdentity, Option<ReturnedDecision>),
         reply: ResponseChannel,
     ) {
         let arguments = request.arguments().map_or_else(|| "{}".to_owned(), |raw| raw.as_str().to_owned());
@@ -185,7 +185,7 @@ impl GatewaySession {
             let called = reliability::TrustToolCall {
                 engine: &session.engine,
                 tenant: from.tenant.as_ref(),
-                session: said.session.as_ref(),
+                session: context.session.as_ref(),
                 asker,
             };
             let answered = tokio::select! {
@@ -215,14 +215,15 @@ impl GatewaySession {
         id: RpcId,
         request: &RpcMessage,
         reply: ResponseChannel,
-        said: RequestContext,
+        context: RequestContext,
         from: &ClientIdentity,
     ) {
         let arguments = request.arguments().map_or_else(|| "{}".to_owned(), |raw| raw.as_str().to_owned());
         let era = ProtocolEra::of_request(request);
         let voice = reply.voice();
-        let news = RequestNotifications::of(request, &voice).filter(|news| news.sends_progress());
-        let patience = if news.is_some() { ClientPatience::Long } else { ClientPatience::Short };
+        let notifications =
+            RequestNotifications::of(request, &voice).filter(|notifications| notifications.sends_progress());
+        let patience = if notifications.is_some() { ClientPatience::Long } else { ClientPatience::Short };
         let plan = match turn::plan(&arguments, &self.servers, patience) {
             Ok(plan) => Arc::new(plan),
             Err(errors) => {
@@ -233,10 +234,10 @@ impl GatewaySession {
             }
         };
         let options = TurnOptions {
-            control: control(&said),
-            trace: trace(&said),
+            control: control(&context),
+            trace: trace(&context),
             key_scope: CallerKeyScope::Actor,
-            ..TurnOptions::of(target(&said, from))
+            ..TurnOptions::of(target(&context, from))
         };
         let reader = from.reader();
         let withdrawn = Arc::new(Notify::new());
@@ -246,8 +247,8 @@ impl GatewaySession {
             let mut turning =
                 Box::pin(session.engine.turn(plan, Arc::new(SessionToolRegistry(session.clone())), options));
             let keeping = async {
-                match &news {
-                    Some(news) => news.keep_alive().await,
+                match &notifications {
+                    Some(notifications) => notifications.keep_alive().await,
                     None => std::future::pending().await,
                 }
             };

@@ -71,7 +71,7 @@ pub(crate) struct GatewaySession {
     /// The answered calls, until the delivery of the answer is known.
     answered: Mutex<BTreeMap<u64, AnsweredCall>>,
     /// The requests of servers to the client, by our own numbers.
-    asked: Mutex<HashMap<u64, ServerRequest>>,
+    server_requests: Mutex<HashMap<u64, ServerRequest>>,
     /// The gateway's own requests to the client.
     questions: Arc<ElicitationRequests>,
     /// True once the client has sent `initialized`.
@@ -111,7 +111,7 @@ struct ActiveRequest {
     voice: RequestChannel,
     /// The server of the request, if it is for a single one.
     at: Option<usize>,
-    what: RequestKind,
+    kind: RequestKind,
 }
 
 /// A call whose answer may not be delivered yet.
@@ -176,7 +176,7 @@ impl GatewaySession {
             memory,
             running: Mutex::default(),
             answered: Mutex::default(),
-            asked: Mutex::default(),
+            server_requests: Mutex::default(),
             questions: Arc::default(),
             is_ready: AtomicBool::new(false),
             logging: Mutex::default(),
@@ -202,11 +202,11 @@ impl GatewaySession {
         keeping: Vec<Option<ServerProcesses>>,
     ) -> Vec<JoinHandle<()>> {
         let alone = self.servers.iter().zip(keeping).enumerate();
-        let kept = alone.filter_map(|(at, (behind, keeping))| {
+        let tasks = alone.filter_map(|(at, (behind, keeping))| {
             let hearing = Arc::new(SessionEventHandler { session: Arc::downgrade(self), at });
             Some(tokio::spawn(behind.server.clone().keep(keeping?, hearing)))
         });
-        kept.collect()
+        tasks.collect()
     }
 
     /// Ends the session after the client has left. Waits until its calls have ended, because their results are stored,
@@ -249,8 +249,8 @@ impl GatewaySession {
     }
 
     /// Returns true if a server ever answered this client.
-    pub(crate) fn has_begun(&self) -> bool {
-        self.servers.iter().any(|behind| behind.server.handshake.has_begun())
+    pub(crate) fn has_started(&self) -> bool {
+        self.servers.iter().any(|behind| behind.server.handshake.has_started())
     }
 
     /// Deletes the stored session after the client ended it or was idle for long.
@@ -284,9 +284,9 @@ impl GatewaySession {
         let ClientMessage { message, reply, headers, from } = incoming;
         let reply = match reply {
             Some(reply) if self.running.lock().len() >= MOST_RUNNING => {
-                let why = "this client has too many pending requests; wait for some responses first";
+                let reason = "this client has too many pending requests; wait for some responses first";
                 let refusal =
-                    RpcMessage::error_response(message.id().as_ref(), error_codes::OVERLOADED, why, None);
+                    RpcMessage::error_response(message.id().as_ref(), error_codes::OVERLOADED, reason, None);
                 reply.answer(&refusal).await;
                 return;
             }
@@ -303,7 +303,7 @@ impl GatewaySession {
                 self.call(id, message, reply, &headers, from.as_ref().unwrap_or(&self.connection));
             }
             (RpcMessageKind::Request { id, .. }, Some(reply)) => {
-                let answer = self.kept_result(&id, &message, from.as_ref().unwrap_or(&self.connection));
+                let answer = self.stored_result(&id, &message, from.as_ref().unwrap_or(&self.connection));
                 if let Some(answer) = answer {
                     self.tasks.spawn(async move { _ = reply.answer(&answer).await });
                     return;
@@ -316,13 +316,14 @@ impl GatewaySession {
             (RpcMessageKind::Notification { method: "notifications/cancelled" }, _) => {
                 self.cancelled(&message)
             }
-            (RpcMessageKind::Notification { .. }, _) => self.told(&message),
+            (RpcMessageKind::Notification { .. }, _) => self.broadcast_notification(&message),
             (RpcMessageKind::Result { id } | RpcMessageKind::Error { id: Some(id) }, _) => {
                 if self.questions.answered(&id, &message) {
                     return;
                 }
-                let asked = id.as_u64().and_then(|number| self.asked.lock().remove(&number));
-                if let Some(ServerRequest { at, by, id }) = asked {
+                let server_request =
+                    id.as_u64().and_then(|number| self.server_requests.lock().remove(&number));
+                if let Some(ServerRequest { at, by, id }) = server_request {
                     self.put(at, OutboxMessage::Answer(by, message.rewrite().id(&id).finish()));
                 }
             }
@@ -331,7 +332,7 @@ impl GatewaySession {
     }
 
     /// Sends a notification of the client to all servers.
-    fn told(self: &Arc<Self>, notification: &RpcMessage) {
+    fn broadcast_notification(self: &Arc<Self>, notification: &RpcMessage) {
         if notification.method() == Some("notifications/initialized") {
             self.is_ready.store(true, Ordering::Relaxed);
         }
@@ -352,8 +353,8 @@ impl GatewaySession {
             }),
             EnqueueResult::Waits => {}
             EnqueueResult::Full => {
-                let why = "it does not read the messages of its client; some are lost";
-                tracing::warn!(event = "server.deaf", server = %behind.server.name, why);
+                let reason = "it does not read the messages of its client; some are lost";
+                tracing::warn!(event = "server.deaf", server = %behind.server.name, "why" = reason);
             }
         }
     }
@@ -384,7 +385,7 @@ impl GatewaySession {
             let crossed = answered.values().filter(|one| one.id.is(text));
             return crossed.for_each(|one| one.is_cancelled.store(true, Ordering::Relaxed));
         };
-        match running.remove(&number).map(|one| one.what) {
+        match running.remove(&number).map(|one| one.kind) {
             Some(RequestKind::Call(canceller)) => canceller.cancel(),
             Some(RequestKind::Other(withdrawn)) => withdrawn.notify_one(),
             None => {}
@@ -392,9 +393,9 @@ impl GatewaySession {
     }
 
     /// Registers a request that the client waits for. Returns its number.
-    fn begin(&self, id: &RpcId, at: Option<usize>, voice: RequestChannel, what: RequestKind) -> u64 {
+    fn begin(&self, id: &RpcId, at: Option<usize>, voice: RequestChannel, kind: RequestKind) -> u64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.running.lock().insert(number, ActiveRequest { id: id.clone(), voice, at, what });
+        self.running.lock().insert(number, ActiveRequest { id: id.clone(), voice, at, kind });
         number
     }
 
@@ -408,8 +409,8 @@ impl GatewaySession {
         &self.servers
     }
 
-    fn refuse(&self, id: &RpcId, code: i64, why: &str, reply: ResponseChannel) {
-        let refusal = RpcMessage::error_response(Some(id), code, why, None);
+    fn refuse(&self, id: &RpcId, code: i64, reason: &str, reply: ResponseChannel) {
+        let refusal = RpcMessage::error_response(Some(id), code, reason, None);
         self.tasks.spawn(async move { _ = reply.answer(&refusal).await });
     }
 

@@ -72,10 +72,10 @@ impl GatewaySession {
     }
 
     /// Records that a server is missing in a response. It gets the handshake later, like the others.
-    fn is_missed(&self, at: usize, request: &RpcMessage, why: Option<&str>) {
+    fn is_missed(&self, at: usize, request: &RpcMessage, reason: Option<&str>) {
         let Some(behind) = self.servers.get(at) else { return };
         let server = &behind.server;
-        tracing::warn!(event = "server.missing", server = %server.name, why);
+        tracing::warn!(event = "server.missing", server = %server.name, "why" = reason);
         behind.is_missed();
         if request.method() == Some("initialize") {
             server.handshake.intend(request);
@@ -89,13 +89,13 @@ impl GatewaySession {
         list: MergedListKind,
         voice: &RequestChannel,
     ) -> RpcMessage {
-        let asked = (id.clone(), request.clone(), voice.clone());
+        let context = (id.clone(), request.clone(), voice.clone());
         let (mut answers, late) = self
             .ask_all(
                 LIST,
                 |_| true,
                 move |session, at| {
-                    let (id, request, voice) = asked.clone();
+                    let (id, request, voice) = context.clone();
                     async move { session.pages(at, &id, &request, list, &voice).await }
                 },
             )
@@ -142,9 +142,9 @@ impl GatewaySession {
         voice: &RequestChannel,
     ) -> RpcMessage {
         let mut pages: Vec<RpcMessage> = Vec::new();
-        let mut asked = request.clone();
+        let mut page_request = request.clone();
         loop {
-            let answer = self.ask_server(at, id, &asked, voice).await;
+            let answer = self.ask_server(at, id, &page_request, voice).await;
             // A partial list looks like a whole one, so a failed page fails the list.
             let Some(result) = answer.result() else { return answer };
             let next = scan::get(result, "nextCursor").map(json);
@@ -155,7 +155,7 @@ impl GatewaySession {
                     tracing::warn!(event = "server.list_cut", server, list = list.member, pages = MOST_PAGES);
                     break;
                 }
-                Some(cursor) => asked = request.rewrite().param("cursor", cursor).finish(),
+                Some(cursor) => page_request = request.rewrite().param("cursor", cursor).finish(),
                 None => break,
             }
         }
@@ -220,7 +220,7 @@ impl GatewaySession {
     }
 
     /// Asks one server after the other, until one knows the subject of the request.
-    pub(super) async fn ask_whoever(
+    pub(super) async fn ask_first_to_know(
         &self,
         id: &RpcId,
         request: &RpcMessage,
@@ -313,9 +313,9 @@ impl GatewaySession {
         let Some((behind, result)) = self.servers.get(at).zip(answer.result()) else { return };
         self.servers.learn_list(at, list, result);
         if behind.came_late(list, answer)
-            && let Some(what) = list.told_as()
+            && let Some(notification) = list.changed_notification()
         {
-            self.list_changed(at, what).await;
+            self.list_changed(at, notification).await;
         }
     }
 

@@ -161,20 +161,20 @@ impl GatewaySession {
 /// The notifications of a modern call before its answer.
 pub(super) struct CallNotifications {
     level: ClientLogLevel,
-    heard: broadcast::Receiver<Arc<Notification>>,
+    notifications: broadcast::Receiver<Arc<Notification>>,
 }
 
 impl CallNotifications {
     /// Returns `None` if the call did not ask for log messages.
     pub(super) fn of(session: &GatewaySession, request: &RpcMessage) -> Option<Self> {
         let level = ClientLogLevel::of(request.meta_member(LOG_LEVEL))?;
-        Some(Self { level, heard: session.engine.notifications() })
+        Some(Self { level, notifications: session.engine.notifications() })
     }
 
     /// Sends the notifications of this call to the client.
     pub(super) fn tell(mut self, call: &RequestId, voice: &RequestChannel) {
         loop {
-            match self.heard.try_recv() {
+            match self.notifications.try_recv() {
                 Ok(notification) if notification.request_id.as_ref() == Some(call) => {
                     if let Some(message) = message(&notification, self.level) {
                         voice.try_send(message);

@@ -2,7 +2,7 @@
 //! to an earlier process or to an evicted session.
 //!
 //! The record of a call contains the id of its request; see [decision
-//! 0012](../../../../docs/decisions/0012-what-an-unknown-stream-gets.md).
+//! 0012](../../../../docs/decisions/0012-resuming-an-unknown-stream.md).
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -105,8 +105,10 @@ impl GatewaySession {
             Route::All(MergeMethod::List(list)) => self.ask_for_lists(id, request, list, voice).await,
             Route::All(MergeMethod::Any) => self.ask_any(id, request, voice).await,
             Route::All(MergeMethod::Listening) => self.listen(id, request, voice).await,
-            Route::FirstToKnow => self.ask_whoever(id, request, voice).await,
-            Route::Unknown(why) => RpcMessage::error_response(Some(id), code::INVALID_PARAMS, &why, None),
+            Route::FirstToKnow => self.ask_first_to_know(id, request, voice).await,
+            Route::Unknown(reason) => {
+                RpcMessage::error_response(Some(id), code::INVALID_PARAMS, &reason, None)
+            }
         }
     }
 
@@ -178,13 +180,13 @@ impl GatewaySession {
     pub(crate) async fn recall(&self, agreements: &SessionHandshakes) {
         self.is_ready.store(true, Ordering::Relaxed);
         let recalling = self.servers.iter().enumerate().map(|(at, behind)| async move {
-            let told = agreements.get(behind.server.name.as_str());
-            let (Some(shared), Some(told)) = (&behind.shared, told) else { return };
+            let stored = agreements.get(behind.server.name.as_str());
+            let (Some(shared), Some(stored)) = (&behind.shared, stored) else { return };
             // Settings that cannot be applied now stay stored.
-            let mut wished = told.wished();
+            let mut wished = stored.wished();
             wished.watched.retain(|uri, _| shared.watch(uri));
             self.wishes.restore(at, wished.clone());
-            let Some(request) = told.initialize() else { return };
+            let Some(request) = stored.initialize() else { return };
             // After a failure, the next request introduces the client again.
             let introduced = shared.introduce(&request).await.is_ok();
             self.tell(behind, &initialized()).await;
@@ -317,7 +319,7 @@ impl GatewaySession {
     /// Stores the handshakes of the client, if the session can survive a restart.
     async fn keep(&self) {
         let Some(memory) = &self.memory else { return };
-        let told = self.servers.iter().enumerate().map(|(at, behind)| {
+        let handshakes = self.servers.iter().enumerate().map(|(at, behind)| {
             let handshake = &behind.server.handshake;
             let written = match &behind.shared {
                 // Other clients store their own settings.
@@ -326,7 +328,7 @@ impl GatewaySession {
             };
             (behind.server.name.as_str().to_owned(), written)
         });
-        memory.keep(told.collect()).await;
+        memory.keep(handshakes.collect()).await;
     }
 
     async fn exchange(
@@ -341,13 +343,14 @@ impl GatewaySession {
             Some("initialize") => server.send_first(request).await?,
             _ => {
                 server.handshake.spoke();
-                let hear = RequestNotifications::of(request, voice).map(|news| news.hear(|| {}));
+                let hear =
+                    RequestNotifications::of(request, voice).map(|notifications| notifications.hear(|| {}));
                 server.send(request, hear).await?
             }
         };
-        let mut asked = UpstreamRequest { server, place, is_answered: false, tasks: &self.tasks };
-        let answer = asked.place.answer().await;
-        asked.is_answered = true;
+        let mut upstream_request = UpstreamRequest { server, place, is_answered: false, tasks: &self.tasks };
+        let answer = upstream_request.place.answer().await;
+        upstream_request.is_answered = true;
         answer
     }
 }
@@ -372,8 +375,8 @@ pub(super) fn is_good(answer: &RpcMessage) -> bool {
     answer.result().is_some()
 }
 
-pub(super) fn own_error(id: &RpcId, code: i64, why: &str) -> RpcMessage {
-    RpcMessage::error_response(Some(id), code, why, None)
+pub(super) fn own_error(id: &RpcId, code: i64, message: &str) -> RpcMessage {
+    RpcMessage::error_response(Some(id), code, message, None)
 }
 
 pub(super) fn timed_out(id: &RpcId) -> RpcMessage {

@@ -52,7 +52,7 @@ impl GatewaySession {
 
     /// Answers a request about a resource of a stored result. Returns `None` for any other resource. The servers never
     /// see requests about these.
-    pub(super) fn kept_result(
+    pub(super) fn stored_result(
         &self,
         id: &RpcId,
         request: &RpcMessage,
@@ -62,9 +62,9 @@ impl GatewaySession {
         let uri = request.param_text("uri")?;
         let ResultUri { id: result, offset } = self.large.named(&uri)?;
         let era = ProtocolEra::of_request(request);
-        let refused = |code, why: &str| {
+        let refused = |code, reason: &str| {
             let data = json_parts::json(&json!({ "uri": uri }).to_string());
-            Some(RpcMessage::error_response(Some(id), code, why, Some(&data)))
+            Some(RpcMessage::error_response(Some(id), code, reason, Some(&data)))
         };
         if method != "resources/read" {
             return refused(
@@ -85,7 +85,7 @@ impl GatewaySession {
                 let answer = json_parts::json(&contents(&uri, result, &page, era).to_string());
                 Some(RpcMessage::result_response(id, &answer))
             }
-            Err(ResultReadError::NoPage(why)) => refused(code::INVALID_PARAMS, &why.to_string()),
+            Err(ResultReadError::NoPage(reason)) => refused(code::INVALID_PARAMS, &reason.to_string()),
             Err(ResultReadError::NotKept) => {
                 let code = match era {
                     ProtocolEra::Legacy => RESOURCE_NOT_FOUND,

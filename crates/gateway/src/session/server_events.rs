@@ -37,7 +37,7 @@ impl SharedServerUser for GatewaySession {
 
     fn calls_at(&self, at: usize) -> usize {
         let running = self.running.lock();
-        running.values().filter(|one| one.at == Some(at) && matches!(one.what, RequestKind::Call(_))).count()
+        running.values().filter(|one| one.at == Some(at) && matches!(one.kind, RequestKind::Call(_))).count()
     }
 }
 
@@ -51,17 +51,20 @@ impl GatewaySession {
                 }
             }
             ServerEvent::Notification(message) => self.say(at, &message).await,
-            ServerEvent::Request(by, message) => self.asked(at, by, &message).await,
+            ServerEvent::Request(by, message) => self.forward_request(at, by, &message).await,
             ServerEvent::Died(life) => {
-                let gone: Vec<u64> = {
-                    let mut asked = self.asked.lock();
+                let cancelled: Vec<u64> = {
+                    let mut server_requests = self.server_requests.lock();
                     let is_over = |question: &ServerRequest| question.at == at && question.by == life;
-                    let gone =
-                        asked.iter().filter(|(_, question)| is_over(question)).map(|(id, _)| *id).collect();
-                    asked.retain(|_, question| !is_over(question));
-                    gone
+                    let cancelled = server_requests
+                        .iter()
+                        .filter(|(_, question)| is_over(question))
+                        .map(|(id, _)| *id)
+                        .collect();
+                    server_requests.retain(|_, question| !is_over(question));
+                    cancelled
                 };
-                for id in gone {
+                for id in cancelled {
                     self.say(at, &cancel(&RpcId::number(id), "the server that asked has ended")).await;
                 }
             }
@@ -84,20 +87,20 @@ impl GatewaySession {
     }
 
     /// Forwards a request of a server to the client.
-    async fn asked(&self, at: usize, by: Generation, request: &RpcMessage) {
+    async fn forward_request(&self, at: usize, by: Generation, request: &RpcMessage) {
         let Some(id) = request.id() else { return };
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let has_room = {
-            let mut asked = self.asked.lock();
-            let has_room = asked.len() < MOST_ASKED;
+            let mut server_requests = self.server_requests.lock();
+            let has_room = server_requests.len() < MOST_ASKED;
             if has_room {
-                asked.insert(number, ServerRequest { at, by, id: id.clone() });
+                server_requests.insert(number, ServerRequest { at, by, id: id.clone() });
             }
             has_room
         };
         if !has_room {
-            let why = "too many questions wait for the client";
-            let refusal = RpcMessage::error_response(Some(&id), code::INTERNAL_ERROR, why, None);
+            let reason = "too many questions wait for the client";
+            let refusal = RpcMessage::error_response(Some(&id), code::INTERNAL_ERROR, reason, None);
             if let Some(behind) = self.servers.get(at) {
                 behind.server.answer(by, &refusal).await;
             }
@@ -128,10 +131,11 @@ impl GatewaySession {
     /// answered.
     fn withdrawn(&self, at: usize, notification: &RpcMessage) -> Option<RpcMessage> {
         let text = notification.param("requestId")?;
-        let mut asked = self.asked.lock();
-        let is_meant = |question: &ServerRequest| question.at == at && question.id.is(text);
-        let number = asked.iter().find(|(_, question)| is_meant(question)).map(|(number, _)| *number)?;
-        asked.remove(&number);
+        let mut server_requests = self.server_requests.lock();
+        let matches = |question: &ServerRequest| question.at == at && question.id.is(text);
+        let number =
+            server_requests.iter().find(|(_, question)| matches(question)).map(|(number, _)| *number)?;
+        server_requests.remove(&number);
         Some(notification.rewrite().param("requestId", RpcId::number(number).to_json()).finish())
     }
 }

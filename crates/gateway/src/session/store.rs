@@ -43,7 +43,8 @@ struct StoredSession {
     principal: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tenant: Option<String>,
-    told: SessionHandshakes,
+    #[serde(rename = "told")]
+    handshakes: SessionHandshakes,
 }
 
 const FORMAT: u32 = 1;
@@ -63,18 +64,18 @@ impl SessionStore {
 
     /// Stores the current handshakes. A failing store is tolerated: the session then does not survive a restart. A
     /// session that has ended is not stored again by requests that were still in flight.
-    pub(crate) async fn keep(&self, told: SessionHandshakes) {
+    pub(crate) async fn keep(&self, handshakes: SessionHandshakes) {
         if self.is_over() {
             return;
         }
-        let kept = StoredSession {
+        let session = StoredSession {
             format: FORMAT,
             door: self.door.as_ref().to_owned(),
             principal: self.principal.actor.to_string(),
             tenant: self.principal.tenant.as_ref().map(ToString::to_string),
-            told,
+            handshakes,
         };
-        let Ok(body) = serde_json::to_string(&kept) else { return };
+        let Ok(body) = serde_json::to_string(&session) else { return };
         self.write(Some(body.into())).await;
         if self.is_over() {
             self.write(None).await;
@@ -94,19 +95,19 @@ impl SessionStore {
     /// Reads the handshakes, if they belong to this principal and endpoint.
     pub(crate) async fn find(&self) -> Option<SessionHandshakes> {
         let document = self.store.read(&self.name).await.ok()??;
-        let kept: StoredSession = serde_json::from_str(&document.body).ok()?;
+        let session: StoredSession = serde_json::from_str(&document.body).ok()?;
         let Principal { actor, tenant } = &self.principal;
-        let is_theirs = kept.principal == actor.as_str()
-            && kept.tenant.as_deref() == tenant.as_ref().map(TenantId::as_str);
-        let is_ours = kept.format == FORMAT && kept.door == *self.door && is_theirs;
-        is_ours.then_some(kept.told)
+        let is_same_principal = session.principal == actor.as_str()
+            && session.tenant.as_deref() == tenant.as_ref().map(TenantId::as_str);
+        let is_valid = session.format == FORMAT && session.door == *self.door && is_same_principal;
+        is_valid.then_some(session.handshakes)
     }
 
     async fn write(&self, body: Option<Arc<str>>) {
         let expires = Some(now() + KEPT);
         let mut found = match self.store.read(&self.name).await {
             Ok(found) => found,
-            Err(error) => return tracing::warn!(event = "session.not_kept", why = %error),
+            Err(error) => return tracing::warn!(event = "session.not_kept", "why" = %error),
         };
         for _ in 0..TRIES {
             if found.is_none() && body.is_none() {
@@ -117,7 +118,7 @@ impl SessionStore {
             match self.store.write(&self.name, write).await {
                 Ok(Outcome::Written(_)) => return,
                 Ok(Outcome::Stale(now)) => found = now,
-                Err(error) => return tracing::warn!(event = "session.not_kept", why = %error),
+                Err(error) => return tracing::warn!(event = "session.not_kept", "why" = %error),
             }
         }
     }

@@ -21,8 +21,8 @@ impl ToolRegistry for SessionToolRegistry {
         envelope: &'a CallEnvelope,
     ) -> Pin<Box<dyn Future<Output = Option<ResolvedTool>> + Send + 'a>> {
         Box::pin(async {
-            let wanted = envelope.tool_namespace.configured();
-            let behind = self.0.servers().iter().find(|one| one.server.name.configured() == wanted)?;
+            let namespace = envelope.tool_namespace.configured();
+            let behind = self.0.servers().iter().find(|one| one.server.name.configured() == namespace)?;
             let params = json!({ "name": envelope.tool_name.as_str(), "arguments": null }).to_string();
             let params = params.replacen("null", envelope.payload.params.as_str(), 1);
             let params = JsonText::parse(params).ok()?;

@@ -31,7 +31,7 @@ pub enum LineItem {
         /// The line, for the log.
         line: Bytes,
         /// The reason why it is not a message.
-        why: InvalidMessage,
+        error: InvalidMessage,
     },
     /// A line that was too long, and was skipped. The stream continues.
     TooLong(LongText),
@@ -44,13 +44,13 @@ pub enum LineItem {
 pub struct LineReader<R> {
     source: R,
     splitter: MessageLineSplitter,
-    ended: bool,
+    is_finished: bool,
 }
 
 impl<R: AsyncRead + Unpin> LineReader<R> {
     /// Creates a reader for lines of at most `longest` bytes.
     pub fn new(source: R, longest: usize) -> Self {
-        Self { source, splitter: MessageLineSplitter::new(longest), ended: false }
+        Self { source, splitter: MessageLineSplitter::new(longest), is_finished: false }
     }
 
     /// Returns the next item, or `None` at the end. An error of the source is returned once, and is the end as well.
@@ -61,14 +61,14 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
             if let Some(piece) = self.splitter.next_piece() {
                 return Some(Ok(self.received(piece)));
             }
-            if self.ended {
+            if self.is_finished {
                 return self.splitter.finish().map(|piece| Ok(self.received(piece)));
             }
             match self.source.read_buf(self.splitter.room()).await {
-                Ok(0) => self.ended = true,
+                Ok(0) => self.is_finished = true,
                 Ok(_) => {}
                 Err(error) => {
-                    self.ended = true;
+                    self.is_finished = true;
                     self.splitter.forget();
                     return Some(Err(error));
                 }
@@ -80,7 +80,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         match piece {
             LinePiece::Line(line) => match RpcMessage::parse(line.clone(), usize::MAX) {
                 Ok(message) => LineItem::Message(message),
-                Err(why) => LineItem::NotAMessage { line, why },
+                Err(error) => LineItem::NotAMessage { line, error },
             },
             LinePiece::TooLong(long) => LineItem::TooLong(long),
             LinePiece::Half(line) => LineItem::Half(line),

@@ -102,8 +102,8 @@ impl MessageLineSplitter {
 /// faster for lines of megabytes.
 fn line_end(mut bytes: &[u8]) -> Option<usize> {
     let whole = bytes;
-    let seen = bytes.skip_until(b'\n').ok()?;
-    let last = seen.checked_sub(1)?;
+    let consumed = bytes.skip_until(b'\n').ok()?;
+    let last = consumed.checked_sub(1)?;
     (whole.get(last) == Some(&b'\n')).then_some(last)
 }
 

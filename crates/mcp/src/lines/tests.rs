@@ -38,15 +38,15 @@ async fn a_line_that_is_no_message_is_reported_and_the_stream_goes_on() {
     let input = format!("Server started\n{PING}\n[1]\n{PING}\n");
     let all = read_all(input.as_bytes(), 1000).await;
     let [
-        LineItem::NotAMessage { line, why },
+        LineItem::NotAMessage { line, error },
         LineItem::Message(_),
-        LineItem::NotAMessage { why: batch, .. },
+        LineItem::NotAMessage { error: batch, .. },
         LineItem::Message(_),
     ] = &all[..]
     else {
         panic!("{all:?}")
     };
-    assert_eq!((&line[..], why.code(), batch.code()), (&b"Server started"[..], -32700, -32600));
+    assert_eq!((&line[..], error.code(), batch.code()), (&b"Server started"[..], -32700, -32600));
 }
 
 #[tokio::test]
@@ -122,8 +122,8 @@ proptest! {
         for chunk in input.chunks(size) {
             splitter.room().extend_from_slice(chunk);
             all.extend(std::iter::from_fn(|| splitter.next_piece()));
-            let kept = splitter.room().len();
-            prop_assert!(kept <= longest + 1, "{kept} bytes are kept of lines of at most {longest}");
+            let buffered = splitter.room().len();
+            prop_assert!(buffered <= longest + 1, "{buffered} bytes are kept of lines of at most {longest}");
         }
         all.extend(splitter.finish());
         // Reference implementation of splitting.
@@ -154,12 +154,12 @@ proptest! {
         for (received, line) in all.iter().zip(lines) {
             let line = line.strip_suffix(b"\n").unwrap_or(line);
             let line = line.strip_suffix(b"\r").unwrap_or(line);
-            let told = match received {
+            let bytes = match received {
                 LineItem::Message(message) => message.bytes(),
                 LineItem::NotAMessage { line, .. } | LineItem::Half(line) => line,
                 LineItem::TooLong(_) => panic!("no line is that long"),
             };
-            prop_assert_eq!(&told[..], line);
+            prop_assert_eq!(&bytes[..], line);
         }
     }
 }
@@ -263,8 +263,8 @@ async fn the_queue_is_bounded_by_messages_and_by_bytes_and_one_long_message_alwa
 
 #[tokio::test]
 async fn messages_go_through_a_pipe_as_they_are() {
-    let (ours, theirs) = tokio::io::duplex(64);
-    let (sender, writing) = line_writer(ours, DeliveryLink::new(), WriteQueueLimits::default());
+    let (local, remote) = tokio::io::duplex(64);
+    let (sender, writing) = line_writer(local, DeliveryLink::new(), WriteQueueLimits::default());
     let writing = tokio::spawn(writing);
     let long = format!(r#"{{"jsonrpc":"2.0","id":1.0,"result":"{}"}}"#, "x".repeat(600_000));
     let sent = [message(PING), message(&long), message(PING)];
@@ -274,7 +274,7 @@ async fn messages_go_through_a_pipe_as_they_are() {
         }
         drop(sender);
     };
-    let mut reader = LineReader::new(theirs, LONGEST_LINE);
+    let mut reader = LineReader::new(remote, LONGEST_LINE);
     let reading = async {
         let mut all = Vec::new();
         while let Some(Ok(LineItem::Message(message))) = reader.next().await {
@@ -310,21 +310,21 @@ async fn unread_messages_are_known_after_a_failed_write() {
     for (room, taken) in
         [(0, [false, false]), (1, [true, false]), (whole, [true, false]), (whole + 1, [true, true])]
     {
-        let (ours, theirs) = tokio::io::duplex(room.max(1));
-        let (sender, writing) = line_writer(ours, DeliveryLink::new(), WriteQueueLimits::default());
+        let (local, remote) = tokio::io::duplex(room.max(1));
+        let (sender, writing) = line_writer(local, DeliveryLink::new(), WriteQueueLimits::default());
         let marks = [ReadPossibility::default(), ReadPossibility::default()];
         for mark in &marks {
             sender.send_marked(&message(PING), mark.clone()).await.unwrap();
             assert!(!mark.is_possible(), "nothing was handed over yet");
         }
         if room == 0 {
-            drop(theirs);
+            drop(remote);
             assert!(writing.await.is_err());
         } else {
             let leaving = async {
                 tokio::task::yield_now().await;
                 assert!(marks.iter().all(ReadPossibility::is_possible), "what is being written may be read");
-                drop(theirs);
+                drop(remote);
             };
             let (written, ()) = tokio::join!(writing, leaving);
             assert!(written.is_err());

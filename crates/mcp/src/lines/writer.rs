@@ -123,7 +123,7 @@ impl LineSender {
 
     /// Returns the error of a failed write, after which nothing can be written.
     pub fn failure(&self) -> Option<LineWriteError> {
-        if self.queue.is_closed() { Some(self.why()) } else { None }
+        if self.queue.is_closed() { Some(self.closed_error()) } else { None }
     }
 
     async fn queue(
@@ -134,10 +134,13 @@ impl LineSender {
     ) -> Result<(), LineWriteError> {
         let line = message.one_line();
         let room = tokio::select! {
-            room = Arc::clone(&self.room).acquire_many_owned(self.weight(&line)) => room.map_err(|_| self.why())?,
-            () = self.queue.closed() => return Err(self.why()),
+            room = Arc::clone(&self.room).acquire_many_owned(self.weight(&line)) => room.map_err(|_| self.closed_error())?,
+            () = self.queue.closed() => return Err(self.closed_error()),
         };
-        self.queue.send(QueuedLine { line, tracker, taken, _room: room }).await.map_err(|_| self.why())
+        self.queue
+            .send(QueuedLine { line, tracker, taken, _room: room })
+            .await
+            .map_err(|_| self.closed_error())
     }
 
     fn weight(&self, line: &Bytes) -> u32 {
@@ -148,7 +151,7 @@ impl LineSender {
         self.failure().map_or(EnqueueError::Queue, EnqueueError::Failed)
     }
 
-    fn why(&self) -> LineWriteError {
+    fn closed_error(&self) -> LineWriteError {
         self.failure.lock().clone().unwrap_or(LineWriteError {
             kind: io::ErrorKind::BrokenPipe,
             message: "the writer has ended".into(),

@@ -107,13 +107,13 @@ fn content_deep_inside_a_result_is_not_checked() {
 
 #[test]
 fn an_id_is_recognized_in_other_spellings() {
-    for (ours, theirs) in [("7", "7"), ("7", "7.0"), ("1000000", "1e+06"), ("\"a\"", "\"\\u0061\"")] {
-        assert!(RpcId::known(ours.into()).is(theirs), "{ours} {theirs}");
+    for (id, other) in [("7", "7"), ("7", "7.0"), ("1000000", "1e+06"), ("\"a\"", "\"\\u0061\"")] {
+        assert!(RpcId::known(id.into()).is(other), "{id} {other}");
     }
-    for (ours, theirs) in
+    for (id, other) in
         [("7", "8"), ("7", "\"7\""), ("7", "7.5"), ("\"a\"", "\"b\""), ("7", "-7"), ("7", "null")]
     {
-        assert!(!RpcId::known(ours.into()).is(theirs), "{ours} {theirs}");
+        assert!(!RpcId::known(id.into()).is(other), "{id} {other}");
     }
     for (text, number) in [("7", Some(7)), ("7.0", Some(7)), ("\"7\"", Some(7)), ("1e+06", Some(1_000_000))] {
         assert_eq!(RpcId::known(text.into()).as_u64(), number, "{text}");
@@ -228,8 +228,8 @@ fn messages_of_our_own_are_as_the_protocol_has_them() {
         (request.name().unwrap().as_ref(), request.progress_token()),
         ("x", Some(JsonText::number(5)))
     );
-    let told = RpcMessage::notification("notifications/x", None);
-    assert_eq!(told.kind(), RpcMessageKind::Notification { method: "notifications/x" });
+    let notification = RpcMessage::notification("notifications/x", None);
+    assert_eq!(notification.kind(), RpcMessageKind::Notification { method: "notifications/x" });
     let data = JsonText::parse("[1]").unwrap();
     let error = RpcMessage::error_response(Some(&RpcId::string("i")), -32022, "a \"b\"\n", Some(&data));
     let read: Value = serde_json::from_slice(error.bytes()).unwrap();

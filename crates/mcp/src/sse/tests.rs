@@ -96,8 +96,8 @@ proptest! {
                 }
             }
             let event = &parser.event;
-            let kept = parser.buffer.len() + event.first.as_ref().map_or(0, Bytes::len) + event.rest.len();
-            prop_assert!(kept <= 2 * longest + FIELD, "{kept} bytes are kept of events of at most {longest}");
+            let buffered = parser.buffer.len() + event.first.as_ref().map_or(0, Bytes::len) + event.rest.len();
+            prop_assert!(buffered <= 2 * longest + FIELD, "{buffered} bytes are kept of events of at most {longest}");
         }
         // Later input is read as usual.
         parser.push(b"\n\n");

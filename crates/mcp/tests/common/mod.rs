@@ -68,8 +68,8 @@ impl PausedRuntimeClock {
     pub fn new() -> Self {
         // A paused runtime advances its clock whenever it is idle, also while data is on its way through a socket. It
         // does not while a blocking task runs.
-        let (holds, held) = std::sync::mpsc::channel();
-        tokio::task::spawn_blocking(move || held.recv());
+        let (holds, released) = std::sync::mpsc::channel();
+        tokio::task::spawn_blocking(move || released.recv());
         tokio::time::pause();
         Self { _holds: holds }
     }

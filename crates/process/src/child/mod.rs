@@ -66,7 +66,7 @@ impl ChildProcess {
     }
 
     /// Waits until nothing of it is left: no member of its group, no zombie, no unread line of stderr.
-    pub async fn gone(&self) -> ChildExit {
+    pub async fn wait_until_gone(&self) -> ChildExit {
         self.until(|life| match life {
             ChildState::Running | ChildState::Exited(_) => None,
             ChildState::Gone(exit) => Some(exit),
@@ -83,13 +83,13 @@ impl ChildProcess {
             (patience.kill, ChildCommand::Abandon),
         ];
         for (span, wish) in steps {
-            if let Ok(exit) = timeout(span, self.gone()).await {
+            if let Ok(exit) = timeout(span, self.wait_until_gone()).await {
                 return exit;
             }
             // The queue has room for all commands, and its reader ends only after the child is gone.
             let _ = self.wishes.try_send(wish);
         }
-        self.gone().await
+        self.wait_until_gone().await
     }
 
     async fn until(&self, reached: impl Fn(ChildState) -> Option<ChildExit>) -> ChildExit {
@@ -123,14 +123,14 @@ enum ChildCommand {
 const WISHES: usize = 16;
 
 /// Reads the child's stderr until it ends, or until the child is gone and no more output comes.
-async fn read_stderr(stderr: StderrLog, mut from: ChildStderr, gone: oneshot::Receiver<()>) {
+async fn read_stderr(stderr: StderrLog, mut from: ChildStderr, exit_signal: oneshot::Receiver<()>) {
     let mut cutter = LineSplitter::default();
     {
         let reading = stderr.read(&mut from, &mut cutter);
         tokio::pin!(reading);
         tokio::select! {
             () = &mut reading => {}
-            _ = gone => {
+            _ = exit_signal => {
                 // The rest of the pipe is read at once. A process that left the group may keep it open forever.
                 let _ = timeout(LAST_WORDS, reading).await;
             }

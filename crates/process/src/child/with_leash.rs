@@ -36,22 +36,21 @@ pub(crate) async fn start(
     let own_fault = |source| LaunchError::Leash { source };
     let order = order(launch, folder, path)?;
     let pipes = ParentPipes::new().map_err(own_fault)?;
-    let (ours, theirs) = StdUnixStream::pair().map_err(own_fault)?;
-    let mut process = spawn(launch, leash, theirs).map_err(own_fault)?;
-    let mut control = LeashControl::new(ours, &pipes.theirs).map_err(own_fault)?;
-    drop(pipes.theirs);
+    let (socket, leash_socket) = StdUnixStream::pair().map_err(own_fault)?;
+    let mut process = spawn(launch, leash, leash_socket).map_err(own_fault)?;
+    let mut control = LeashControl::new(socket, &pipes.child_ends).map_err(own_fault)?;
+    drop(pipes.child_ends);
     let report = match timeout(LIMIT, control.order(&order)).await {
         Ok(report) => report.map_err(own_fault),
         Err(_) => Err(own_fault(io::ErrorKind::TimedOut.into())),
     };
     let failure = match report {
         Ok(LeashReport::Started(pid)) => {
-            let (gone_told, gone) = oneshot::channel();
-            let reader = tokio::spawn(read_stderr(stderr.clone(), pipes.stderr, gone));
+            let (exit_sender, exit_signal) = oneshot::channel();
+            let reader = tokio::spawn(read_stderr(stderr.clone(), pipes.stderr, exit_signal));
             let (wishes, wished) = mpsc::channel(WISHES);
-            let (life_told, life) = watch::channel(ChildState::Running);
-            let keeper =
-                LeashTask { control, process, pid, wished, life: life_told, gone: gone_told, reader };
+            let (life_sender, life) = watch::channel(ChildState::Running);
+            let keeper = LeashTask { control, process, pid, wished, life: life_sender, exit_sender, reader };
             tokio::spawn(keeper.run());
             return Ok(SpawnedChild {
                 child: ChildProcess { pid, wishes, life },
@@ -81,8 +80,8 @@ fn order(launch: &Launch, folder: &Path, path: &Path) -> Result<Vec<u8>, LaunchE
     };
     let refused = |source| LaunchError::Refused { path: path.into(), source };
     if order.has_zero_bytes() {
-        let why = "a zero byte in its arguments or variables";
-        return Err(refused(io::Error::new(io::ErrorKind::InvalidInput, why)));
+        let reason = "a zero byte in its arguments or variables";
+        return Err(refused(io::Error::new(io::ErrorKind::InvalidInput, reason)));
     }
     wire::framed(&order.to_bytes()).map_err(refused)
 }
@@ -131,19 +130,19 @@ struct ParentPipes {
     stdin: ChildStdin,
     stdout: ChildStdout,
     stderr: ChildStderr,
-    theirs: ChildPipes,
+    child_ends: ChildPipes,
 }
 
 impl ParentPipes {
     fn new() -> io::Result<Self> {
-        let (stdin_theirs, stdin) = io::pipe()?;
-        let (stdout, stdout_theirs) = io::pipe()?;
-        let (stderr, stderr_theirs) = io::pipe()?;
+        let (child_stdin, stdin) = io::pipe()?;
+        let (stdout, child_stdout) = io::pipe()?;
+        let (stderr, child_stderr) = io::pipe()?;
         Ok(Self {
             stdin: ChildStdin::from_std(OwnedFd::from(stdin).into())?,
             stdout: ChildStdout::from_std(OwnedFd::from(stdout).into())?,
             stderr: ChildStderr::from_std(OwnedFd::from(stderr).into())?,
-            theirs: [stdin_theirs.into(), stdout_theirs.into(), stderr_theirs.into()],
+            child_ends: [child_stdin.into(), child_stdout.into(), child_stderr.into()],
         })
     }
 }
@@ -155,8 +154,8 @@ struct LeashControl {
 }
 
 impl LeashControl {
-    fn new(socket: StdUnixStream, theirs: &ChildPipes) -> io::Result<Self> {
-        wire::send_ends(&socket, theirs)?;
+    fn new(socket: StdUnixStream, child_ends: &ChildPipes) -> io::Result<Self> {
+        wire::send_ends(&socket, child_ends)?;
         socket.set_nonblocking(true)?;
         let (reports, wishes) = UnixStream::from_std(socket)?.into_split();
         Ok(Self { reports: BufReader::new(reports).take(LeashReport::MAX_BYTES), wishes })
@@ -182,13 +181,13 @@ struct LeashTask {
     pid: u32,
     wished: mpsc::Receiver<ChildCommand>,
     life: watch::Sender<ChildState>,
-    gone: oneshot::Sender<()>,
+    exit_sender: oneshot::Sender<()>,
     reader: JoinHandle<()>,
 }
 
 impl LeashTask {
     async fn run(self) {
-        let Self { control, mut process, pid, mut wished, life, gone, reader } = self;
+        let Self { control, mut process, pid, mut wished, life, exit_sender, reader } = self;
         let LeashControl { mut reports, wishes } = control;
         // The leash ends the group when no more commands can come.
         let mut wishes = Some(wishes);
@@ -198,8 +197,8 @@ impl LeashTask {
                 // The line is outside of the loop, so that a command in between does not lose a part of it.
                 read = reports.read_until(b'\n', &mut line) => {
                     match (read, LeashReport::parse(&line)) {
-                        (Ok(1..), Some(LeashReport::Ended(ended))) => {
-                            exit = ended;
+                        (Ok(1..), Some(LeashReport::Ended(reported))) => {
+                            exit = reported;
                             life.send_replace(ChildState::Exited(exit));
                         }
                         (Ok(1..), Some(LeashReport::Gone)) => is_gone = true,
@@ -225,7 +224,7 @@ impl LeashTask {
         if timeout(LIMIT, process.wait()).await.is_err() {
             let _ = process.kill().await;
         }
-        drop(gone);
+        drop(exit_sender);
         let _ = reader.await;
         life.send_replace(ChildState::Gone(exit));
     }

@@ -38,11 +38,11 @@ pub(crate) async fn start(
         return Err(LaunchError::Leash { source: std::io::ErrorKind::BrokenPipe.into() });
     };
     let pid = process.id().unwrap_or_default();
-    let (gone_told, gone) = oneshot::channel();
-    let reader = tokio::spawn(read_stderr(stderr.clone(), errors, gone));
+    let (exit_sender, exit_signal) = oneshot::channel();
+    let reader = tokio::spawn(read_stderr(stderr.clone(), errors, exit_signal));
     let (wishes, wished) = mpsc::channel(WISHES);
-    let (life_told, life) = watch::channel(ChildState::Running);
-    tokio::spawn(keep(process, wished, life_told, gone_told, reader));
+    let (life_sender, life) = watch::channel(ChildState::Running);
+    tokio::spawn(keep(process, wished, life_sender, exit_sender, reader));
     Ok(SpawnedChild { child: ChildProcess { pid, wishes, life }, stdin, stdout })
 }
 
@@ -50,20 +50,20 @@ async fn keep(
     mut process: Child,
     mut wished: mpsc::Receiver<ChildCommand>,
     life: watch::Sender<ChildState>,
-    gone: oneshot::Sender<()>,
+    exit_sender: oneshot::Sender<()>,
     reader: JoinHandle<()>,
 ) {
     // It cannot be asked to end, so every command kills it, and so does the end of its owner.
-    let ended = tokio::select! {
-        ended = process.wait() => ended,
+    let status = tokio::select! {
+        status = process.wait() => status,
         _ = wished.recv() => {
             let _ = process.start_kill();
             process.wait().await
         }
     };
-    let exit = ended.ok().and_then(|status| status.code()).map_or(ChildExit::Unknown, ChildExit::Code);
+    let exit = status.ok().and_then(|status| status.code()).map_or(ChildExit::Unknown, ChildExit::Code);
     life.send_replace(ChildState::Exited(exit));
-    drop(gone);
+    drop(exit_sender);
     let _ = reader.await;
     life.send_replace(ChildState::Gone(exit));
 }

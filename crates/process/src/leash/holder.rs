@@ -25,11 +25,11 @@ use crate::exit::ChildExit;
 
 /// Holds one server until none of its processes is left, and exits with the server's exit.
 pub(super) fn hold(grace: Duration) -> ExitCode {
-    let held = Builder::new_current_thread()
+    let result = Builder::new_current_thread()
         .enable_all()
         .build()
         .and_then(|runtime| runtime.block_on(try_hold(grace)));
-    let code = match held {
+    let code = match result {
         Ok(ChildExit::Code(code)) => code,
         Ok(ChildExit::Signal(signal)) => 128 + signal,
         Ok(ChildExit::Unknown) | Err(_) => return ExitCode::FAILURE,
@@ -65,7 +65,7 @@ async fn try_hold(grace: Duration) -> io::Result<ChildExit> {
     let mut owner_is_there =
         reports.write_all(LeashReport::Started(pid).to_string().as_bytes()).await.is_ok();
 
-    let mut group = ProcessGroup { leader, exit: None, has_children: true, asked: HashSet::new() };
+    let mut group = ProcessGroup { leader, exit: None, has_children: true, signaled: HashSet::new() };
     let mut phase = if owner_is_there { LeashPhase::Holding } else { group.ask_to_end(grace) };
     loop {
         // The leader is not reaped before its group was asked to end: until then its process id, and that of the group,
@@ -153,7 +153,7 @@ struct ProcessGroup {
     /// has ended (Linux). Without children, nothing of the server is left.
     has_children: bool,
     /// Children outside of the group that were asked to end.
-    asked: HashSet<Pid>,
+    signaled: HashSet<Pid>,
 }
 
 impl ProcessGroup {
@@ -181,7 +181,7 @@ impl ProcessGroup {
     fn ask_adopted_to_end(&mut self) {
         for child in children().unwrap_or_default() {
             let is_in_group = rustix::process::getpgid(Some(child)) == Ok(self.leader);
-            if child != self.leader && !is_in_group && self.asked.insert(child) {
+            if child != self.leader && !is_in_group && self.signaled.insert(child) {
                 let _ = rustix::process::kill_process(child, Signal::TERM);
             }
         }
@@ -214,24 +214,24 @@ impl ProcessGroup {
 
     /// Reaps all ended processes, including adopted ones. Returns the exit of the leader if it was among them.
     fn collect(&mut self) -> Option<ChildExit> {
-        let mut news = None;
+        let mut leader_exit = None;
         loop {
             match rustix::process::wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) if pid == self.leader => {
                     self.exit = Some(exit_of(status));
-                    news = self.exit;
+                    leader_exit = self.exit;
                 }
-                Ok(Some((pid, _))) => _ = self.asked.remove(&pid),
+                Ok(Some((pid, _))) => _ = self.signaled.remove(&pid),
                 Err(Errno::INTR) => {}
-                Ok(None) => return news,
+                Ok(None) => return leader_exit,
                 Err(_) => {
                     self.has_children = false;
                     // If the leader was a child, its exit was reaped elsewhere.
                     if self.exit.is_none() {
                         self.exit = Some(ChildExit::Unknown);
-                        news = self.exit;
+                        leader_exit = self.exit;
                     }
-                    return news;
+                    return leader_exit;
                 }
             }
         }

@@ -19,26 +19,26 @@ pub(super) fn start(ends: ChildPipes, order: &[u8]) -> Result<Pid, StartFailure>
 }
 
 fn try_start(ends: ChildPipes, order: &[u8]) -> io::Result<Result<Pid, StartFailure>> {
-    let (ours, theirs) = UnixStream::pair()?;
+    let (socket, stage_socket) = UnixStream::pair()?;
     let mut command = Command::new(Leash::of_this_program()?.program());
     command
         .arg0("steadfast")
         .args([HIDDEN, EXEC, &std::process::id().to_string()])
         .env_clear()
-        .stdin(OwnedFd::from(theirs))
+        .stdin(OwnedFd::from(stage_socket))
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .process_group(0);
     let mut stage = command.spawn()?;
     // The command holds the other end of the socket.
     drop(command);
-    let said = hand_over(ours, ends, order);
-    let failed = match said.as_deref() {
+    let reply = hand_over(socket, ends, order);
+    let failed = match reply.as_deref() {
         Ok([]) => match i32::try_from(stage.id()).ok().and_then(Pid::from_raw) {
             Some(pid) => return Ok(Ok(pid)),
             None => StartFailure::Leash(0),
         },
-        Ok(said) => match LeashReport::parse(said) {
+        Ok(reply) => match LeashReport::parse(reply) {
             Some(LeashReport::Failed(failed)) => failed,
             Some(LeashReport::Started(_) | LeashReport::Ended(_) | LeashReport::Gone) | None => {
                 StartFailure::Leash(0)
@@ -58,9 +58,9 @@ fn hand_over(socket: UnixStream, ends: ChildPipes, order: &[u8]) -> io::Result<V
     socket.set_write_timeout(Some(LIMIT))?;
     wire::send(&socket, &ends, order)?;
     drop(ends);
-    let mut said = Vec::new();
-    socket.take(LeashReport::MAX_BYTES).read_to_end(&mut said)?;
-    Ok(said)
+    let mut reply = Vec::new();
+    socket.take(LeashReport::MAX_BYTES).read_to_end(&mut reply)?;
+    Ok(reply)
 }
 
 /// Sets up folder and pipes, and becomes the server. Returns only after a failure.

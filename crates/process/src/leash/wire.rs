@@ -256,19 +256,19 @@ mod tests {
 
     #[test]
     fn handles_travel_with_their_order() {
-        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (sender, receiver) = UnixStream::pair().unwrap();
         let (reader, writer) = io::pipe().unwrap();
         let ends: ChildPipes =
             [reader.into(), writer.into(), io::stderr().as_fd().try_clone_to_owned().unwrap()];
-        send(&ours, &ends, b"order").unwrap();
+        send(&sender, &ends, b"order").unwrap();
         drop(ends);
-        let ([reader, writer, _], order) = receive(&theirs).unwrap();
+        let ([reader, writer, _], order) = receive(&receiver).unwrap();
         assert_eq!(order, b"order");
         io::PipeWriter::from(writer).write_all(b"through").unwrap();
         let mut through = String::new();
         io::PipeReader::from(reader).read_to_string(&mut through).unwrap();
         assert_eq!(through, "through");
-        drop(ours);
-        assert!(receive(&theirs).is_err(), "an owner that is gone");
+        drop(sender);
+        assert!(receive(&receiver).is_err(), "an owner that is gone");
     }
 }

@@ -51,6 +51,6 @@ async fn own() -> Result<(), Box<dyn Error>> {
     while let Some(line) = lines.next_line().await? {
         println!("{line}");
     }
-    started.child.gone().await;
+    started.child.wait_until_gone().await;
     Ok(())
 }

@@ -85,8 +85,8 @@ mod linux {
 
         pub(crate) fn ends_within(&self, span: Duration) -> bool {
             let limit = Timespec::try_from(span).unwrap();
-            let ended = || poll(&mut [PollFd::new(&self.handle, PollFlags::IN)], Some(&limit));
-            retry_on_intr(ended).unwrap() == 1
+            let poll_exit = || poll(&mut [PollFd::new(&self.handle, PollFlags::IN)], Some(&limit));
+            retry_on_intr(poll_exit).unwrap() == 1
         }
 
         /// Kills it, if it exists.

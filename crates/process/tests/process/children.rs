@@ -21,7 +21,7 @@ async fn codes_and_signals_are_passed_on() {
     ] {
         let started = start(&sh(script)).await;
         assert_eq!(soon(started.child.exited()).await, exit, "{script}");
-        assert_eq!(soon(started.child.gone()).await, exit, "{script}");
+        assert_eq!(soon(started.child.wait_until_gone()).await, exit, "{script}");
     }
 }
 
@@ -36,7 +36,7 @@ async fn what_is_written_arrives_and_is_answered() {
     let ((), answer) = tokio::join!(write, line(&mut stdout));
     assert!(answer == long);
     drop(stdin);
-    assert_eq!(soon(child.gone()).await, ChildExit::Code(0));
+    assert_eq!(soon(child.wait_until_gone()).await, ChildExit::Code(0));
 }
 
 /// A stop is as gentle as possible: closed stdin, then SIGTERM, then SIGKILL, and no further than needed.
@@ -70,7 +70,7 @@ async fn what_a_child_leaves_behind_is_ended_with_it_even_if_it_ignores_being_as
         let left: u32 = line(&mut started.stdout).await.parse().unwrap();
         let left = PolledProcess::new(left);
         drop(started.stdin);
-        assert_eq!(soon(started.child.gone()).await, ChildExit::Code(3));
+        assert_eq!(soon(started.child.wait_until_gone()).await, ChildExit::Code(3));
         assert!(!left.is_there(), "{script}");
     }
 }
@@ -94,7 +94,7 @@ async fn what_left_the_group_on_purpose_is_ended_too() {
             let exit = if end == "sleep 600" {
                 soon(started.child.stop(&sh("").patience)).await
             } else {
-                soon(started.child.gone()).await
+                soon(started.child.wait_until_gone()).await
             };
             let is_there = daemon.is_there();
             daemon.end();
@@ -113,7 +113,7 @@ async fn a_child_that_closes_its_stdout_lives_on() {
     let mut started = start(&sh("exec >&-; read line; exit 5")).await;
     assert_eq!(all(&mut started.stdout).await, "");
     started.stdin.write_all(b"end\n").await.unwrap();
-    assert_eq!(soon(started.child.gone()).await, ChildExit::Code(5));
+    assert_eq!(soon(started.child.wait_until_gone()).await, ChildExit::Code(5));
 }
 
 #[cfg(target_os = "linux")]
@@ -126,10 +126,10 @@ async fn a_child_that_is_dropped_is_ended() {
         (PolledProcess::new(parent(child.pid()).unwrap()), PolledProcess::new(grandchild));
     let watched = PolledProcess::new(child.pid());
     drop((child, stdin));
-    let ended = tokio::task::spawn_blocking(move || {
+    let all_ended = tokio::task::spawn_blocking(move || {
         [watched, grandchild, leash].iter().all(|process| process.ends_within(crate::common::PATIENCE))
     });
-    assert!(soon(ended).await.unwrap());
+    assert!(soon(all_ended).await.unwrap());
 }
 
 #[cfg(target_os = "linux")]
@@ -140,11 +140,11 @@ async fn the_group_is_ended_also_when_its_leash_is_killed() {
     let grandchild: u32 = line(&mut stdout).await.parse().unwrap();
     let (server, grandchild) = (PolledProcess::new(child.pid()), PolledProcess::new(grandchild));
     signal(parent(child.pid()).unwrap(), rustix::process::Signal::KILL);
-    assert_eq!(soon(child.gone()).await, ChildExit::Unknown);
-    let ended = tokio::task::spawn_blocking(move || {
+    assert_eq!(soon(child.wait_until_gone()).await, ChildExit::Unknown);
+    let all_ended = tokio::task::spawn_blocking(move || {
         [server, grandchild].iter().all(|process| process.ends_within(crate::common::PATIENCE))
     });
-    assert!(soon(ended).await.unwrap());
+    assert!(soon(all_ended).await.unwrap());
 }
 
 #[cfg(target_os = "linux")]
@@ -168,7 +168,7 @@ async fn a_flood_on_stderr_is_bounded_and_its_end_is_kept() {
     let mut follower = stderr.follow();
     let script = "yes 'a line that says nothing' | head -n 50000 >&2; printf 'token=abcdefgh12345678\\nlast words' >&2; exit 1";
     let started = soon(sh(script).start(&leash(), &stderr)).await.unwrap();
-    assert_eq!(soon(started.child.gone()).await, ChildExit::Code(1));
+    assert_eq!(soon(started.child.wait_until_gone()).await, ChildExit::Code(1));
     assert_eq!(stderr.written(), 50_002);
     assert_eq!(stderr.tail(2), ["token=[redacted]", "last words"]);
     assert_eq!(stderr.tail(usize::MAX).len(), StderrLog::MAX_LINES);

@@ -20,9 +20,9 @@ async fn the_environment_is_exactly_as_given() {
     launch.environment = Environment::allowed_and(own, &given);
     let mut started = start(&launch).await;
     let path = env::var("PATH").unwrap();
-    let mut seen: Vec<String> = all(&mut started.stdout).await.lines().map(str::to_owned).collect();
-    seen.sort_unstable();
-    assert_eq!(seen, ["EMPTY=".to_owned(), "ONE=1".to_owned(), format!("PATH={path}")]);
+    let mut environment: Vec<String> = all(&mut started.stdout).await.lines().map(str::to_owned).collect();
+    environment.sort_unstable();
+    assert_eq!(environment, ["EMPTY=".to_owned(), "ONE=1".to_owned(), format!("PATH={path}")]);
 }
 
 #[tokio::test]
@@ -32,8 +32,8 @@ async fn name_arguments_and_folder_arrive_as_they_are() {
     launch.args.extend(["name".into(), "b  c".into(), "".into(), "ü\n".into()]);
     launch.folder = Some(folder.path.clone());
     let mut started = start(&launch).await;
-    let said = all(&mut started.stdout).await;
-    assert_eq!(said, format!("{}\n<name><b  c><><ü\n>", folder.path.canonicalize().unwrap().display()));
+    let output = all(&mut started.stdout).await;
+    assert_eq!(output, format!("{}\n<name><b  c><><ü\n>", folder.path.canonicalize().unwrap().display()));
 }
 
 #[cfg(target_os = "linux")]
@@ -45,11 +45,11 @@ async fn a_child_gets_three_handles_and_no_signal_ignored_or_blocked_by_us() {
     assert_eq!(all(&mut started.stdout).await, String::from_utf8(plain.stdout).unwrap());
 
     let mut started = start(&command(&["grep", "-E", "SigBlk|SigIgn", "/proc/self/status"])).await;
-    let said = all(&mut started.stdout).await;
+    let output = all(&mut started.stdout).await;
     let masks: Vec<u64> =
-        said.split_whitespace().filter_map(|word| u64::from_str_radix(word, 16).ok()).collect();
+        output.split_whitespace().filter_map(|word| u64::from_str_radix(word, 16).ok()).collect();
     let sigpipe = 1 << 12;
-    assert!(matches!(masks[..], [0, ignored] if ignored & sigpipe == 0), "{said}");
+    assert!(matches!(masks[..], [0, ignored] if ignored & sigpipe == 0), "{output}");
 }
 
 #[tokio::test]
@@ -82,9 +82,9 @@ async fn a_failed_start_is_reported_with_advice() {
         ("no folder", nowhere, "there is no folder `/no/such/folder` to run in"),
         ("zero byte", zero, "a zero byte in its arguments or variables"),
     ];
-    for (name, launch, said) in cases {
+    for (name, launch, expected) in cases {
         let error = soon(launch.start(&leash(), &StderrLog::new())).await.expect_err(name);
-        assert!(error.to_string().contains(said), "{name}: {error}");
+        assert!(error.to_string().contains(expected), "{name}: {error}");
         let refused = matches!(error, LaunchError::Refused { .. });
         assert_eq!(error.is_lasting(), !refused, "{name}");
     }

@@ -67,24 +67,24 @@ impl Drop for OwnerTestWorld {
 
 #[test]
 fn no_orphan_is_left_after_any_end_of_the_owner() {
-    for ended_by in [Signal::TERM, Signal::INT, Signal::KILL, Signal::HUP, Signal::ABORT] {
+    for signal_kind in [Signal::TERM, Signal::INT, Signal::KILL, Signal::HUP, Signal::ABORT] {
         let mut world = OwnerTestWorld::new();
         assert!(world.everybody().all(PolledProcess::is_there));
-        signal(world.owner.id(), ended_by);
+        signal(world.owner.id(), signal_kind);
         world.collect_owner();
         for process in world.everybody() {
-            assert!(process.ends_within(PATIENCE), "{} is left after {ended_by:?}", process.pid);
+            assert!(process.ends_within(PATIENCE), "{} is left after {signal_kind:?}", process.pid);
         }
     }
 }
 
 #[test]
 fn a_leash_that_is_asked_to_end_ends_its_group_first() {
-    for asked_by in [Signal::TERM, Signal::INT, Signal::HUP] {
+    for signal_kind in [Signal::TERM, Signal::INT, Signal::HUP] {
         let mut world = OwnerTestWorld::new();
-        signal(world.leash.pid, asked_by);
+        signal(world.leash.pid, signal_kind);
         for process in world.everybody() {
-            assert!(process.ends_within(PATIENCE), "{} is left after {asked_by:?}", process.pid);
+            assert!(process.ends_within(PATIENCE), "{} is left after {signal_kind:?}", process.pid);
         }
         world.collect_owner();
     }
@@ -93,17 +93,17 @@ fn a_leash_that_is_asked_to_end_ends_its_group_first() {
 /// A regression: daemons survived every one of these.
 #[test]
 fn no_daemon_is_left_after_any_end_of_the_owner() {
-    for ended_by in [Signal::TERM, Signal::INT, Signal::KILL, Signal::HUP, Signal::ABORT] {
+    for signal_kind in [Signal::TERM, Signal::INT, Signal::KILL, Signal::HUP, Signal::ABORT] {
         let script = "setsid sh -c 'echo $$; exec sleep 600' &
             (setsid sh -c 'trap \"\" TERM; echo $$; exec sleep 600' &)
             sleep 600";
         let (mut owner, pids) = owner_of(script, 2);
         let daemons: Vec<_> = pids.into_iter().map(PolledProcess::new).collect();
-        signal(owner.id(), ended_by);
+        signal(owner.id(), signal_kind);
         owner.wait().unwrap();
         let left: Vec<_> = daemons.iter().filter(|daemon| !daemon.ends_within(PATIENCE)).collect();
         left.iter().for_each(|daemon| daemon.end());
-        assert!(left.is_empty(), "{} left after {ended_by:?}", left.len());
+        assert!(left.is_empty(), "{} left after {signal_kind:?}", left.len());
     }
 }
 

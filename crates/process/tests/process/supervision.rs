@@ -81,14 +81,14 @@ async fn a_server_that_dies_too_often_is_down_and_says_why_and_a_reset_starts_it
     assert!(matches!(down.reason, DownReason::Crashes { count: 5, .. }));
     assert_eq!(last_end.as_ref().unwrap().end, IncarnationEnd::Exited(ChildExit::Code(2)));
     assert_eq!(supervisor.stderr().written(), 5, "five starts and no more");
-    let said = unavailable.to_string();
+    let message = unavailable.to_string();
     assert!(
-        said.starts_with("the server is down: it crashed 5 times within 3600s; the first call after"),
-        "{said}"
+        message.starts_with("the server is down: it crashed 5 times within 3600s; the first call after"),
+        "{message}"
     );
     assert!(
-        said.ends_with("Last time: it ended with exit code 2. Its last words: no such option: --colour"),
-        "{said}"
+        message.ends_with("Last time: it ended with exit code 2. Its last words: no such option: --colour"),
+        "{message}"
     );
 
     let fault = classify(&unavailable.fault(), &Overrides::default(), Timestamp::ZERO);
@@ -144,7 +144,10 @@ async fn of_one_server_there_are_never_two() {
         reached(&supervisor, |status| status.restarts == round).await;
     }
     let end = supervisor.status().borrow().last_end.clone().unwrap();
-    assert_eq!(end.end, IncarnationEnd::Condemned { why: "it hangs".to_owned(), exit: ChildExit::Code(1) });
+    assert_eq!(
+        end.end,
+        IncarnationEnd::Condemned { reason: "it hangs".to_owned(), exit: ChildExit::Code(1) }
+    );
     drop(supervisor);
     while soon(incarnations.next()).await.is_some() {}
     assert!(!lock.exists());

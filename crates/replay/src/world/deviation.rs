@@ -14,7 +14,7 @@ impl ReplayWorld<'_> {
                 (RecordedEventKind::Gone, DueEvent::Gone(OtherWaiters::None)),
                 (RecordedEventKind::OneGone, DueEvent::Gone(OtherWaiters::Waiting)),
             ];
-            if let Some((_, due)) = due.into_iter().find(|(what, _)| *what == moment.what) {
+            if let Some((_, due)) = due.into_iter().find(|(kind, _)| *kind == moment.kind) {
                 self.schedule(recorded.moment_at(at).max(now), index, due);
             }
         }
@@ -92,7 +92,7 @@ impl ReplayWorld<'_> {
         };
         for (at, moment) in recorded.trail.iter().enumerate() {
             let then = recorded.moment_at(at);
-            if moment.what == RecordedEventKind::Progressed && then >= fact.started && then < fact.finished {
+            if moment.kind == RecordedEventKind::Progressed && then >= fact.started && then < fact.finished {
                 let again = started + then.since(fact.started);
                 if again > now {
                     self.schedule(again, index, DueEvent::Progress(number));
@@ -171,7 +171,7 @@ impl ReplayWorld<'_> {
         &mut self,
         index: usize,
         mut active: ReplayCallState,
-        what: UnknownResult,
+        reason: UnknownResult,
         now: Timestamp,
     ) {
         let is_in_doubt = self.is_in_doubt(&active);
@@ -187,13 +187,13 @@ impl ReplayWorld<'_> {
         self.clean_up(index, &mut active, now);
         active.own = true;
         self.wake_followers(index, &active, None, now);
-        self.end_as(index, ReplayEnd::NotKnown(what));
+        self.end_as(index, ReplayEnd::NotKnown(reason));
     }
 
     /// Removes a call from the replay without any effect.
     pub(super) fn clean_up(&mut self, index: usize, active: &mut ReplayCallState, now: Timestamp) {
         let mut pending = std::mem::replace(&mut active.pending, NextStep::Stay);
-        let told = self.traced.remove(&index);
+        let was_traced = self.traced.remove(&index);
         let mut event = CallEvent::Cancelled(OtherWaiters::None);
         // Every state is left within a few steps.
         for _ in 0..8 {
@@ -207,7 +207,7 @@ impl ReplayWorld<'_> {
                 None => CallEvent::Ran(neutral()),
             };
         }
-        if told {
+        if was_traced {
             self.traced.insert(index);
         }
         if let Some(key) = active.following.take()

@@ -101,25 +101,25 @@ fn search(number: u32) -> CallEnvelope {
     nth(number, "flight_search")
 }
 
-fn said_by(source: FaultSource, words: &str) -> ToolResult {
+fn failure(source: FaultSource, words: &str) -> ToolResult {
     Err(AttemptFault::new(source, words).into())
 }
 
 /// A timeout, with the text of the seed.
 fn timed_out() -> ToolResult {
-    said_by(FaultSource::Tool, "Connection timeout after 30s")
+    failure(FaultSource::Tool, "Connection timeout after 30s")
 }
 
 fn rate_limited() -> ToolResult {
-    said_by(FaultSource::Tool, "Rate limit exceeded (429)")
+    failure(FaultSource::Tool, "Rate limit exceeded (429)")
 }
 
 fn invalid_input() -> ToolResult {
-    said_by(FaultSource::Tool, "Invalid airport code: XYZ")
+    failure(FaultSource::Tool, "Invalid airport code: XYZ")
 }
 
 fn unauthenticated() -> ToolResult {
-    said_by(FaultSource::Tool, "Authentication failed (401)")
+    failure(FaultSource::Tool, "Authentication failed (401)")
 }
 
 #[track_caller]
@@ -176,10 +176,10 @@ async fn is_permanent(fails: fn() -> ToolResult) {
 #[tokio::test(start_paused = true)]
 async fn eh_1_1_a_connection_that_times_out_is_transient_and_tried_again() {
     is_transient(timed_out).await;
-    is_transient(|| said_by(FaultSource::IsError, "Connection timeout after 30s")).await;
+    is_transient(|| failure(FaultSource::IsError, "Connection timeout after 30s")).await;
     is_transient(|| {
         let source = FaultSource::Transport { error: TransportError::TimedOut, written: true };
-        said_by(source, "Connection timeout after 30s")
+        failure(source, "Connection timeout after 30s")
     })
     .await;
 }
@@ -187,29 +187,29 @@ async fn eh_1_1_a_connection_that_times_out_is_transient_and_tried_again() {
 #[tokio::test(start_paused = true)]
 async fn eh_1_2_invalid_input_is_permanent_and_not_tried_again() {
     is_permanent(invalid_input).await;
-    is_permanent(|| said_by(FaultSource::IsError, "Invalid airport code: XYZ")).await;
+    is_permanent(|| failure(FaultSource::IsError, "Invalid airport code: XYZ")).await;
     is_permanent(invalid).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn eh_1_3_a_rate_limit_is_transient_and_tried_again() {
     is_transient(rate_limited).await;
-    is_transient(|| said_by(FaultSource::IsError, "Rate limit exceeded (429)")).await;
-    is_transient(|| said_by(FaultSource::Http { status: 429 }, "")).await;
+    is_transient(|| failure(FaultSource::IsError, "Rate limit exceeded (429)")).await;
+    is_transient(|| failure(FaultSource::Http { status: 429 }, "")).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn eh_1_4_failed_authentication_is_permanent_and_not_tried_again() {
     is_permanent(unauthenticated).await;
-    is_permanent(|| said_by(FaultSource::IsError, "Authentication failed (401)")).await;
-    is_permanent(|| said_by(FaultSource::Http { status: 401 }, "")).await;
+    is_permanent(|| failure(FaultSource::IsError, "Authentication failed (401)")).await;
+    is_permanent(|| failure(FaultSource::Http { status: 401 }, "")).await;
 }
 
 // ---- 2: retries ----
 
 #[tokio::test(start_paused = true)]
 async fn eh_2_1_five_attempts_start_100_200_400_and_800_ms_after_each_other() {
-    let mut seen = Vec::new();
+    let mut patterns = Vec::new();
     for run in 0..20 {
         // The duration of an attempt does not delay the next one: the backoff counts from start to start.
         let takes = Duration::from_millis(run * 4);
@@ -224,11 +224,11 @@ async fn eh_2_1_five_attempts_start_100_200_400_and_800_ms_after_each_other() {
             about(*wait, expected);
         }
         about(tool.starts()[4], 1500);
-        seen.push(waits);
+        patterns.push(waits);
     }
-    seen.sort_unstable();
-    seen.dedup();
-    assert!(seen.len() > 10, "twenty runs, each with a jitter of its own: {seen:?}");
+    patterns.sort_unstable();
+    patterns.dedup();
+    assert!(patterns.len() > 10, "twenty runs, each with a jitter of its own: {patterns:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -305,7 +305,7 @@ async fn breaker(engine: &Engine) -> (State, u32) {
 }
 
 fn not_found() -> ToolResult {
-    said_by(FaultSource::Http { status: 404 }, "Not found")
+    failure(FaultSource::Http { status: 404 }, "Not found")
 }
 
 /// Returns a tool that records the state of its breaker in each run.
@@ -314,12 +314,12 @@ fn looking(
     answers: impl Fn(u32) -> ToolResult + Send + Sync + 'static,
 ) -> (TimedTool, BreakerObservations) {
     let looks = BreakerObservations::default();
-    let (seen, engine, answers) = (looks.clone(), engine.clone(), Arc::new(answers));
+    let (observations, engine, answers) = (looks.clone(), engine.clone(), Arc::new(answers));
     let tool = TimedTool::new(script(move |number| {
-        let (seen, engine, answers) = (seen.clone(), engine.clone(), answers.clone());
+        let (observations, engine, answers) = (observations.clone(), engine.clone(), answers.clone());
         async move {
             let now = breaker(&engine).await;
-            seen.lock().push(now);
+            observations.lock().push(now);
             answers(number)
         }
     }));
@@ -346,9 +346,9 @@ async fn eh_3_1_the_fifth_failure_opens_the_breaker_and_the_sixth_attempt_is_ref
     let first = engine.turn(plan(ONE_SEARCH), Arc::new(tool.clone()), options()).await.unwrap();
     assert_eq!((tool.runs(), &looks.lock()[..]), (5, &CLOSED_FOUR_TIMES[..]));
     assert_eq!(breaker(&engine).await.0, State::Open);
-    let told = story(&engine, &first).await;
-    tells(&told, "Circuit breaker opened for flight_search");
-    assert_eq!(events(&told, TraceEventType::CircuitBreaker).len(), 1);
+    let trace = story(&engine, &first).await;
+    assert_sentence(&trace, "Circuit breaker opened for flight_search");
+    assert_eq!(events(&trace, TraceEventType::CircuitBreaker).len(), 1);
 
     is_refused_at_once(&engine, &tool, 6).await;
     let before = Instant::now();
@@ -509,8 +509,8 @@ async fn eh_5_2_of_what_depends_on_a_failure_the_optional_is_skipped_and_the_req
     let engine = engine(AS_MEASURED).await;
     let tools = ScriptedTools::new([
         ("flight_search", refuses()),
-        ("compare_prices", says("1")),
-        ("create_itinerary", says("1")),
+        ("compare_prices", replies("1")),
+        ("create_itinerary", replies("1")),
     ]);
     let turned = turn(
         &engine,
@@ -528,9 +528,9 @@ async fn eh_5_2_of_what_depends_on_a_failure_the_optional_is_skipped_and_the_req
     let story = story(&engine, &turned).await;
     let required = "Required tool skipped due to dependency failure";
     let about = |event: &&TraceEvent| event.sentence.starts_with(required);
-    let told: Vec<_> =
+    let call_ids: Vec<_> =
         story.events.iter().filter(about).map(|event| event.call_id.as_ref().unwrap()).collect();
-    assert_eq!(told.iter().map(|id| id.as_str()).collect::<Vec<_>>(), ["c"], "{:#?}", sentences(&story));
+    assert_eq!(call_ids.iter().map(|id| id.as_str()).collect::<Vec<_>>(), ["c"], "{:#?}", sentences(&story));
 }
 
 #[tokio::test(start_paused = true)]

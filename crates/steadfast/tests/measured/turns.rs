@@ -67,7 +67,7 @@ async fn eh_4_2_at_the_deadline_what_is_finished_is_returned_and_the_rest_is_nam
         let slow = format!("{UNHURRIED}timeout = \"1h\"\ntotal_timeout = \"2h\"\n");
         let engine = opened(class, &slow, None).await;
         let tools = ScriptedTools::new([
-            ("flight_search", says(r#"{"best":1}"#)),
+            ("flight_search", replies(r#"{"best":1}"#)),
             ("hotel_search", hangs()),
             ("activity_search", hangs()),
         ]);
@@ -88,9 +88,9 @@ async fn eh_5_1_eh_5_2_eh_5_4_what_depends_on_a_failure_does_not_run_and_the_res
     let engine = engine(UNHURRIED).await;
     let tools = ScriptedTools::new([
         ("flight_search", refuses()),
-        ("compare_prices", says("1")),
-        ("create_itinerary", says("1")),
-        ("hotel_search", says("1")),
+        ("compare_prices", replies("1")),
+        ("create_itinerary", replies("1")),
+        ("hotel_search", replies("1")),
     ]);
     let turned = turn(
         &engine,
@@ -108,7 +108,7 @@ async fn eh_5_1_eh_5_2_eh_5_4_what_depends_on_a_failure_does_not_run_and_the_res
     );
     assert_eq!((tools.runs("compare_prices"), tools.runs("create_itinerary")), (0, 0));
     assert!(!turned.result.calls[1].escalated && turned.result.calls[2].escalated);
-    tells(&story(&engine, &turned).await, "Required tool skipped due to dependency failure");
+    assert_sentence(&story(&engine, &turned).await, "Required tool skipped due to dependency failure");
 }
 
 #[tokio::test(start_paused = true)]
@@ -116,7 +116,7 @@ async fn eh_5_3_a_default_stands_in_for_an_output() {
     let engine = engine(UNHURRIED).await;
     let echo: ToolScript = Box::new(|_, attempt| {
         let params = attempt.params().to_owned();
-        Box::pin(async move { Ok(said(&params)) })
+        Box::pin(async move { Ok(tool_output(&params)) })
     });
     let tools = ScriptedTools::new([("flight_search", refuses()), ("compare_prices", echo)]);
     let turned = turn(
@@ -128,7 +128,7 @@ async fn eh_5_3_a_default_stands_in_for_an_output() {
     .await;
     assert_eq!(outcomes(&turned), [("a", TurnCallOutcome::Failed), ("b", TurnCallOutcome::Succeeded)]);
     assert_eq!(turned.result.calls[1].output.as_ref().unwrap().as_str(), r#"{"best":"none"}"#);
-    tells(&story(&engine, &turned).await, "Used default value for compare_prices");
+    assert_sentence(&story(&engine, &turned).await, "Used default value for compare_prices");
 }
 
 /// A listener that records the notes of turns.
@@ -150,14 +150,15 @@ async fn eh_6_1_eh_6_2_the_error_handler_receives_each_error_and_decides() {
         script(async |number| if number == 1 { reset() } else { ok() }),
     )]);
     turn(&engine, &tools, r#"{"turnId":"t-1","calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;
-    let heard = handler.0.lock();
-    let (whose, error) = heard.iter().find(|(_, note)| matches!(note.fact, TurnFact::ToolError(_))).unwrap();
+    let notes = handler.0.lock();
+    let (turn_id, error) =
+        notes.iter().find(|(_, note)| matches!(note.fact, TurnFact::ToolError(_))).unwrap();
     let TurnFact::ToolError(fault) = &error.fact else { unreachable!() };
-    assert_eq!(whose.as_deref(), Some("t-1"), "the turn");
+    assert_eq!(turn_id.as_deref(), Some("t-1"), "the turn");
     assert_eq!(error.tool.as_ref().unwrap().tool.as_str(), "flight_search");
     assert_eq!((fault.attempts, fault.decision), (1, FailureStrategy::Retry));
     assert!(!fault.error.is_empty());
-    let decided = heard.iter().find_map(|(_, note)| {
+    let decided = notes.iter().find_map(|(_, note)| {
         let TurnFact::Decision { strategy, reason } = &note.fact else { return None };
         Some((*strategy, reason.as_str()))
     });
@@ -174,20 +175,20 @@ async fn eh_6_3_a_retry_that_succeeds_is_reported_as_such() {
     )]);
     let turned = turn(&engine, &tools, r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;
     assert_eq!(turned.result.status, TurnStatus::Completed);
-    tells(&story(&engine, &turned).await, "Tool succeeded on retry 2");
+    assert_sentence(&story(&engine, &turned).await, "Tool succeeded on retry 2");
 }
 
 #[tokio::test(start_paused = true)]
 async fn eh_6_4_gr_5_an_alternative_steps_in_for_a_tool_that_failed_for_good() {
     let engine = engine(UNHURRIED).await;
-    let tools = ScriptedTools::new([("flight_search", refuses()), ("flight_search_backup", says("1"))]);
+    let tools = ScriptedTools::new([("flight_search", refuses()), ("flight_search_backup", replies("1"))]);
     let turned = turn(&engine, &tools, WITH_BACKUP).await;
     assert_eq!(outcomes(&turned), [("f", TurnCallOutcome::Succeeded)]);
     assert_eq!(turned.result.calls[0].tool.tool.as_str(), "flight_search_backup");
     assert_eq!((tools.runs("flight_search"), tools.runs("flight_search_backup")), (1, 1));
     let story = story(&engine, &turned).await;
-    tells(&story, "Used alternative tool");
-    tells(&story, "Tool failed: flight_search");
+    assert_sentence(&story, "Used alternative tool");
+    assert_sentence(&story, "Tool failed: flight_search");
 }
 
 #[tokio::test(start_paused = true)]
@@ -218,9 +219,9 @@ async fn eh_6_6_eh_3_1_the_trace_has_each_error_with_its_class_breaker_decision_
     // The message is that of the tool, also for a retry. The rule is for machines.
     assert!(errors.iter().all(|error| error.rule.as_deref() == Some("transport.reset")), "{errors:#?}");
     let again = errors.iter().filter(|error| error.decision == Some(FailureStrategy::Retry));
-    let told: Vec<_> = again.map(|error| error.sentence.as_str()).collect();
-    assert_eq!(told, ["Tool failed: flight_search, connection reset"; 4]);
-    tells(&story, "Circuit breaker opened for flight_search");
+    let texts: Vec<_> = again.map(|error| error.sentence.as_str()).collect();
+    assert_eq!(texts, ["Tool failed: flight_search, connection reset"; 4]);
+    assert_sentence(&story, "Circuit breaker opened for flight_search");
     assert_eq!(events(&story, TraceEventType::Decision).len(), 5);
     assert_eq!(story.turn.status, Some(TurnStatus::Failed));
     // The turn and its one call, each with an end.
@@ -264,7 +265,7 @@ async fn eh_7_4_the_deadline_of_the_turn_ends_a_retry_and_nothing_is_tried_after
                 reset()
             }),
         ),
-        ("hotel_search", says("1")),
+        ("hotel_search", replies("1")),
     ]);
     let text = r#"{"deadlineMs":60000,"calls":[{"id":"f","tool":"t/flight_search","timeoutMs":40000},
         {"id":"h","tool":"t/hotel_search"}]}"#;

@@ -61,9 +61,9 @@ async fn does_everything(options: Options) {
     let keep = JournalLimits { most: 10, most_per_subject: None, age: Duration::from_secs(60) };
     store.append(Journal::History, std::slice::from_ref(&entry), keep).await.unwrap();
     let query = JournalQuery { subject: Some("a".into()), ..JournalQuery::newest(Journal::History, 9) };
-    let told: Vec<JournalEntry> =
+    let entries: Vec<JournalEntry> =
         store.entries(&query).await.unwrap().into_iter().map(|(_, entry)| entry).collect();
-    assert_eq!(told, [entry]);
+    assert_eq!(entries, [entry]);
 }
 
 async fn refused(options: Options) -> StoreError {
@@ -73,7 +73,7 @@ async fn refused(options: Options) -> StoreError {
     }
 }
 
-async fn wrong_password_is_told(options: Options) {
+async fn assert_wrong_password_reported(options: Options) {
     let error = refused(options).await;
     assert_eq!((error.fault(), error.kind()), (StoreFault::NotDone, StoreErrorKind::Refused), "{error}");
     assert!(error.to_string().contains("refused the user or the password: set both in the url"), "{error}");
@@ -84,7 +84,7 @@ async fn the_rights_that_the_documentation_names_are_enough() {
     let server = RedisServer::start();
     add_user(&server, &[]);
     does_everything(as_user(&server.url(), PASSWORD)).await;
-    wrong_password_is_told(as_user(&server.url(), "wrong")).await;
+    assert_wrong_password_reported(as_user(&server.url(), "wrong")).await;
 
     // A user without a permission gets an error that names it.
     add_user(&server, &["-@scripting"]);
@@ -107,7 +107,7 @@ async fn a_user_is_let_into_a_cluster_with_the_rights_that_the_documentation_nam
         add_user(node, &["+cluster|slots"]);
     }
     does_everything(as_user(&cluster.url(), PASSWORD)).await;
-    wrong_password_is_told(as_user(&cluster.url(), "wrong")).await;
+    assert_wrong_password_reported(as_user(&cluster.url(), "wrong")).await;
 }
 
 #[tokio::test]
@@ -122,8 +122,8 @@ async fn a_user_is_let_in_behind_sentinels_that_want_a_password_of_their_own() {
     let confirm = WriteConfirmation::Replicas { count: 1, within: PATIENCE };
     let right = Options { sentinel_login: login("sentry"), confirm, ..as_user(&url, PASSWORD) };
     does_everything(right.clone()).await;
-    wrong_password_is_told(Options { login: as_user(&url, "wrong").login, ..right.clone() }).await;
-    wrong_password_is_told(Options { sentinel_login: login("wrong"), ..right.clone() }).await;
+    assert_wrong_password_reported(Options { login: as_user(&url, "wrong").login, ..right.clone() }).await;
+    assert_wrong_password_reported(Options { sentinel_login: login("wrong"), ..right.clone() }).await;
 
     let url = url.replace(RedisSentinel::SERVICE, "another");
     let error = refused(Options { place: as_user(&url, PASSWORD).place, ..right }).await;

@@ -13,8 +13,8 @@ use steadfast_store_redis::{Options, RedisStore, WriteConfirmation};
 use steadfast_testkit::redis::{RedisCluster, RedisSentinel, RedisServer};
 
 use crate::world::{
-    LONG, PATIENCE, claim, eventually, heard, heard_lost, keyless, options, release, run, save, take,
-    unknown, verdict, with_lease, within,
+    LONG, PATIENCE, claim, eventually, keyless, options, release, run, save, take, unknown, verdict,
+    wait_for_event, wait_for_outage, with_lease, within,
 };
 
 /// Two processes with the same data.
@@ -26,10 +26,10 @@ async fn two(options: Options) -> (RedisStore, RedisStore) {
 async fn sf_3_a_killed_server_is_reported_and_recovers() {
     let mut server = RedisServer::durable();
     let store = RedisStore::connect(options(&server.url())).await.unwrap();
-    let mut news = store.events();
+    let mut events = store.events();
     let record = take(&store, &claim("a")).await;
     server.kill();
-    heard_lost(&mut news).await;
+    wait_for_outage(&mut events).await;
     for _ in 0..20 {
         let error = store.claim(&claim("b"), &LocalKnowledge::default()).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
@@ -38,17 +38,17 @@ async fn sf_3_a_killed_server_is_reported_and_recovers() {
     assert_eq!(error.fault(), StoreFault::NotDone, "nobody is there to do it: {error}");
     within("a follower does not wait for a dead server", store.settled(record.key)).await;
     server.restart();
-    heard(&mut news, StoreEvent::Available).await;
+    wait_for_event(&mut events, StoreEvent::Available).await;
     eventually(|| async { store.save(&save(&record, "paid")).await }).await;
     assert_eq!(verdict(&store, &claim("a")).await, "replay", "what was acknowledged is there");
-    assert!(news.try_recv().is_err(), "lost and back, each told once");
+    assert!(events.try_recv().is_err(), "lost and back, each told once");
 }
 
 #[tokio::test]
 async fn sf_3_a_paused_server_is_reported_and_recovers() {
     let server = RedisServer::start();
     let store = RedisStore::connect(options(&server.url())).await.unwrap();
-    let mut news = store.events();
+    let mut events = store.events();
     let record = take(&store, &claim("a")).await;
     server.pause();
     // The server cannot reply now, so the timeout is over as soon as all tasks wait.
@@ -60,9 +60,9 @@ async fn sf_3_a_paused_server_is_reported_and_recovers() {
         (StoreFault::Unanswered, StoreErrorKind::Unreachable),
         "{error}"
     );
-    heard_lost(&mut news).await;
+    wait_for_outage(&mut events).await;
     server.resume();
-    heard(&mut news, StoreEvent::Available).await;
+    wait_for_event(&mut events, StoreEvent::Available).await;
     eventually(|| async { store.save(&save(&record, "paid")).await }).await;
     assert_eq!(verdict(&store, &claim("a")).await, "replay");
 }
@@ -72,24 +72,24 @@ async fn sf_3_an_emptied_server_is_noticed_and_holders_come_first() {
     let mut server = RedisServer::start();
     let options = options(&server.url());
     let (holder, other) = two(options.clone()).await;
-    let mut news = other.events();
+    let mut events = other.events();
     // A process that knows only short leases waits no longer than those.
     let brief = RedisStore::connect(options).await.unwrap();
     run(&brief, &with_lease(claim("brief"), Duration::from_millis(1)), "paid").await;
     let claim = |key: &str| with_lease(claim(key), LONG);
-    let held = take(&holder, &claim("held")).await;
+    let record = take(&holder, &claim("held")).await;
     run(&other, &claim("done"), "paid").await;
 
     server.restart_empty();
-    eventually(|| async { other.record(held.key).await }).await;
+    eventually(|| async { other.record(record.key).await }).await;
     assert_eq!(verdict(&other, &claim("held")).await, "closed", "its holder has not claimed it again yet");
     assert_eq!(verdict(&other, &claim("new")).await, "closed", "and nobody knows what else was held");
     let harmless = Claim { retry_safe: true, ..claim("harmless") };
     assert_eq!(verdict(&other, &harmless).await, "mine");
-    heard(&mut news, StoreEvent::Emptied).await;
+    wait_for_event(&mut events, StoreEvent::Emptied).await;
 
     let keep = claim("held").rules.keep;
-    let renewed = eventually(|| async { holder.renew(&held, &keep).await }).await;
+    let renewed = eventually(|| async { holder.renew(&record, &keep).await }).await;
     assert_eq!(renewed, RenewVerdict::Renewed, "the holder writes its claim again");
     assert_eq!(verdict(&other, &claim("held")).await, "follow");
 
@@ -106,10 +106,10 @@ async fn sf_3_an_emptied_server_is_noticed_and_holders_come_first() {
         "closed",
         "which is longer for who has claimed for longer"
     );
-    holder.save(&save(&held, "paid")).await.unwrap();
+    holder.save(&save(&record, "paid")).await.unwrap();
     assert_eq!(verdict(&other, &claim("held")).await, "replay");
-    while let Ok(told) = news.try_recv() {
-        assert_ne!(told, StoreEvent::Emptied, "told once");
+    while let Ok(event) = events.try_recv() {
+        assert_ne!(event, StoreEvent::Emptied, "told once");
     }
 }
 
@@ -120,20 +120,20 @@ async fn sf_3_an_emptied_store_still_uses_existing_records() {
     let (holder, other) = two(options(&server.url())).await;
     let claim = |key: &str| with_lease(claim(key), LONG);
     let keep = claim("").rules.keep;
-    let mut held = Vec::new();
+    let mut records = Vec::new();
     for key in ["done", "told", "followed", "released"] {
-        held.push(take(&holder, &claim(key)).await);
+        records.push(take(&holder, &claim(key)).await);
     }
-    let kept = run(&other, &claim("kept"), "paid").await;
-    let [done, told, followed, released] = held.as_slice() else { panic!("four were held") };
+    let finished = run(&other, &claim("kept"), "paid").await;
+    let [done, reported, followed, released] = records.as_slice() else { panic!("four were held") };
 
     server.restart_empty();
     eventually(|| async { holder.save(&save(done, "paid")).await }).await;
-    holder.save(&SaveRequest { ending: unknown(SettleDelay::Settled), ..save(told, "") }).await.unwrap();
+    holder.save(&SaveRequest { ending: unknown(SettleDelay::Settled), ..save(reported, "") }).await.unwrap();
     for record in [followed, released] {
         assert_eq!(holder.renew(record, &keep).await.unwrap(), RenewVerdict::Renewed);
     }
-    eventually(|| async { other.record(kept.key).await }).await;
+    eventually(|| async { other.record(finished.key).await }).await;
 
     assert_eq!(verdict(&other, &claim("done")).await, "replay");
     assert_eq!(verdict(&other, &claim("told")).await, "tell");
@@ -149,11 +149,11 @@ async fn sf_3_an_emptied_store_still_uses_existing_records() {
     // Every call that would run is refused, in any form, unless it may run twice.
     assert_eq!(verdict(&other, &claim("kept")).await, "closed");
     assert_eq!(verdict(&other, &keyless("new")).await, "closed");
-    let waiter = Claim { role: ClaimRole::Waiter { followed: kept.key }, ..claim("kept") };
+    let waiter = Claim { role: ClaimRole::Waiter { followed: finished.key }, ..claim("kept") };
     assert_eq!(verdict(&other, &waiter).await, "closed");
     holder.release(&release(released)).await.unwrap();
     assert_eq!(verdict(&other, &claim("released")).await, "closed");
-    assert_eq!(other.record(kept.key).await.unwrap(), None, "a refusal writes nothing");
+    assert_eq!(other.record(finished.key).await.unwrap(), None, "a refusal writes nothing");
     assert_eq!(verdict(&other, &Claim { retry_safe: true, ..claim("kept") }).await, "mine");
     // Its owner continues as usual.
     assert!(matches!(holder.save(&save(followed, "paid")).await, Ok(SaveVerdict::Saved(_))));
@@ -164,19 +164,19 @@ async fn sf_3_an_emptied_store_still_uses_existing_records() {
 async fn sf_3_one_shard_of_a_cluster_that_is_emptied_is_noticed() {
     let cluster = RedisCluster::start();
     let (holder, other) = two(options(&cluster.url())).await;
-    let mut news = other.events();
+    let mut events = other.events();
     // Claims that are spread over all shards. `other` has used none of them.
     let claim = |key: &str| with_lease(claim(key), LONG);
-    let mut held = Vec::new();
+    let mut records = Vec::new();
     for number in 0..48 {
-        held.push(take(&holder, &claim(&format!("held {number}"))).await);
+        records.push(take(&holder, &claim(&format!("held {number}"))).await);
     }
     cluster.nodes()[1].command(&["FLUSHALL"]);
     let mut verdicts = Vec::new();
     for number in 0..48 {
         verdicts.push(verdict(&other, &claim(&format!("held {number}"))).await);
     }
-    heard(&mut news, StoreEvent::Emptied).await;
+    wait_for_event(&mut events, StoreEvent::Emptied).await;
     assert!(
         verdicts.iter().all(|verdict| ["closed", "follow"].contains(verdict)),
         "none runs twice: {verdicts:?}"
@@ -184,7 +184,7 @@ async fn sf_3_one_shard_of_a_cluster_that_is_emptied_is_noticed() {
     for word in ["closed", "follow"] {
         assert!(verdicts.contains(&word), "one of three shards was emptied: {verdicts:?}");
     }
-    for (number, record) in held.iter().enumerate() {
+    for (number, record) in records.iter().enumerate() {
         let keep = claim("").rules.keep;
         assert_eq!(holder.renew(record, &keep).await.unwrap(), RenewVerdict::Renewed);
         assert_eq!(verdict(&other, &claim(&format!("held {number}"))).await, "follow");
@@ -197,7 +197,7 @@ async fn sf_3_nothing_that_was_acknowledged_is_lost_in_a_failover() {
     let confirm = WriteConfirmation::Replicas { count: 1, within: PATIENCE };
     let options = Options { confirm, ..options(&pair.url()) };
     let store = RedisStore::connect(options).await.unwrap();
-    let mut news = store.events();
+    let mut events = store.events();
 
     // Load, until the primary is killed.
     let (stop, stopped) = tokio::sync::watch::channel(false);
@@ -239,7 +239,7 @@ async fn sf_3_nothing_that_was_acknowledged_is_lost_in_a_failover() {
     })
     .await
     .unwrap();
-    heard(&mut news, StoreEvent::Available).await;
+    wait_for_event(&mut events, StoreEvent::Available).await;
     stop.send_replace(true);
     let mut checked = 0;
     for worker in workers {
@@ -266,7 +266,7 @@ async fn sf_3_a_primary_that_became_a_replica_is_left() {
     let mut pair = RedisSentinel::start(&[]);
     let store = RedisStore::connect(options(&pair.url())).await.unwrap();
     let before = run(&store, &claim("before"), "paid").await;
-    let held = take(&store, &claim("held")).await;
+    let record = take(&store, &claim("held")).await;
     pair.wait_until_replicated();
     let mut pair = tokio::task::spawn_blocking(move || {
         pair.swap();
@@ -274,7 +274,7 @@ async fn sf_3_a_primary_that_became_a_replica_is_left() {
     })
     .await
     .unwrap();
-    eventually(|| async { store.save(&save(&held, "paid")).await }).await;
+    eventually(|| async { store.save(&save(&record, "paid")).await }).await;
     run(&store, &claim("after"), "paid").await;
     assert!(store.record(before.key).await.unwrap().is_some());
     let names = pair.primary().command(&["KEYS", "*:r:*"]);

@@ -96,12 +96,12 @@ async fn tls_accepts_only_a_known_authority() {
     run(&store, &claim("a"), "paid").await;
 
     let elsewhere = Options { tls: known.tls.clone(), ..options(&url.replace("localhost", "127.0.0.1")) };
-    for (why, options) in [("nobody vouches for it", options(&url)), ("it is for another name", elsewhere)] {
+    for (case, options) in [("nobody vouches for it", options(&url)), ("it is for another name", elsewhere)] {
         let error = refused(options).await;
         assert_eq!(
             (error.fault(), error.kind()),
             (StoreFault::NotDone, StoreErrorKind::Unreachable),
-            "{why}: {error}"
+            "{case}: {error}"
         );
         assert!(
             error.to_string().contains("certificate") && error.to_string().contains("and TLS"),

@@ -142,9 +142,9 @@ async fn followers_are_woken_by_a_message_and_every_end_sends_one() {
         tokio::spawn(async move { other.settled(key).await })
     };
     let listens = |name: &str| server.command(&["PUBSUB", "NUMSUB", name]) == format!("{name} 1");
-    let until_heard = async |name: &str, heard: bool| {
+    let until_listening = async |name: &str, expected: bool| {
         within("the subscription", async {
-            while listens(name) != heard {
+            while listens(name) != expected {
                 tokio::task::yield_now().await;
             }
         })
@@ -155,10 +155,10 @@ async fn followers_are_woken_by_a_message_and_every_end_sends_one() {
     let record = take(&store, &claim("a")).await;
     let name = server.command(&["KEYS", "*:r:*"]);
     let follower = follow(record.key);
-    until_heard(&name, true).await;
+    until_listening(&name, true).await;
     server.command(&["PUBLISH", &name, ""]);
     within("a follower that was told", follower).await.unwrap();
-    until_heard(&name, false).await;
+    until_listening(&name, false).await;
 
     let published = || runs(&server, "publish");
     let before = published();
@@ -205,21 +205,21 @@ async fn an_unknown_outcome_that_is_written_again_is_another_result() {
 
         // Its lease has expired: another process records when it will be settled.
         let before = published();
-        let ClaimVerdict::Unknown(told) = other.claim(&fresh(), &LocalKnowledge::default()).await.unwrap()
+        let ClaimVerdict::Unknown(status) = other.claim(&fresh(), &LocalKnowledge::default()).await.unwrap()
         else {
             panic!("it is unknown")
         };
         assert_eq!(published(), before + 1, "who waits for it is told");
-        assert!(matches!(told.end, SettleStatus::NotYet(Some(_))), "{told:?}");
-        assert_eq!(told.receipt, DeliveryReceipt { version: cut.version + 1, ..cut.clone() });
-        assert!(matches!(settles(&owner, &told.receipt).await, (SettleTime::By(_), None)));
+        assert!(matches!(status.end, SettleStatus::NotYet(Some(_))), "{status:?}");
+        assert_eq!(status.receipt, DeliveryReceipt { version: cut.version + 1, ..cut.clone() });
+        assert!(matches!(settles(&owner, &status.receipt).await, (SettleTime::By(_), None)));
         // The owner expects the version that it wrote itself, and its mark for that has no effect.
         owner.delivered(&cut, long_after(&owner)).await.unwrap();
-        assert!(matches!(settles(&owner, &told.receipt).await, (SettleTime::By(_), None)));
+        assert!(matches!(settles(&owner, &status.receipt).await, (SettleTime::By(_), None)));
 
         // The owner has seen the end, and the response about it is delivered. Then only the mark is written.
         let over = ends(unknown(SettleDelay::Settled)).await;
-        assert_eq!(over.version, told.receipt.version + 1);
+        assert_eq!(over.version, status.receipt.version + 1);
         let at = owner.now();
         owner.delivered(&over, at).await.unwrap();
         let marked = DeliveryReceipt { version: over.version + 1, ..over };
@@ -241,10 +241,10 @@ async fn settles(store: &RedisStore, receipt: &DeliveryReceipt) -> (SettleTime, 
     let DedupeRecord { state: DedupeState::Unknown(found), delivered, .. } = found else {
         panic!("{found:?}")
     };
-    let RunOutcome::Unknown(said) = unknown(SettleDelay::Settled) else {
+    let RunOutcome::Unknown(expected) = unknown(SettleDelay::Settled) else {
         panic!("it says that it is unknown")
     };
-    assert_eq!((found.observed, found.output), (said.observed, said.output));
+    assert_eq!((found.observed, found.output), (expected.observed, expected.output));
     (found.settles, delivered)
 }
 
@@ -303,21 +303,21 @@ async fn keys_expire_with_the_lifetime_of_their_records() {
     let server = RedisServer::start();
     let store = RedisStore::connect(options(&server.url())).await.unwrap();
     let claim = keyless("a");
-    let begun = clock(&server);
+    let started = clock(&server);
     let record = take(&store, &claim).await;
-    assert_lives(&server, begun, claim.rules.keep.open, "in flight");
+    assert_lives(&server, started, claim.rules.keep.open, "in flight");
     let finished =
         [("done", done("paid"), claim.rules.keep.done), ("failed", failed(), claim.rules.keep.failed)];
     for (arguments, ending, keep) in finished {
         let server = RedisServer::start();
         let store = RedisStore::connect(options(&server.url())).await.unwrap();
         let record = take(&store, &keyless(arguments)).await;
-        let begun = clock(&server);
+        let started = clock(&server);
         store.save(&SaveRequest { ending, ..save(&record, "") }).await.unwrap();
-        assert_lives(&server, begun, keep, arguments);
+        assert_lives(&server, started, keep, arguments);
     }
-    let held = SaveRequest { ending: unknown(SettleDelay::Settled), hold: true, ..save(&record, "") };
-    store.save(&held).await.unwrap();
+    let request = SaveRequest { ending: unknown(SettleDelay::Settled), hold: true, ..save(&record, "") };
+    store.save(&request).await.unwrap();
     for pattern in ["*:r:*", "*:i:*"] {
         assert_eq!(lives(&server, pattern), -1, "held until somebody settles it: {pattern}");
     }
@@ -338,15 +338,15 @@ fn clock(server: &RedisServer) -> i64 {
 
 /// The record and its index entry were written after this time with this lifetime. So the rest is shorter by at most
 /// the time that has passed on the server's clock.
-fn assert_lives(server: &RedisServer, begun: i64, span: Duration, what: &str) {
+fn assert_lives(server: &RedisServer, started: i64, span: Duration, case: &str) {
     let span = i64::try_from(span.as_millis()).unwrap();
     for pattern in ["*:r:*", "*:i:*"] {
         let lives = lives(server, pattern);
         // The estimate of the server's time may have been a little behind, and milliseconds are rounded.
-        let passed = clock(server) - begun;
+        let passed = clock(server) - started;
         assert!(
             (span - passed - 2..=span + 2).contains(&lives),
-            "{what}: {pattern} lives {lives} of {span} ms"
+            "{case}: {pattern} lives {lives} of {span} ms"
         );
     }
 }

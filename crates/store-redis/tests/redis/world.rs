@@ -68,7 +68,7 @@ fn at(address: RecordAddress) -> Claim {
         best_effort: false,
         arrived: steadfast_core::Timestamp::ZERO,
         age: Duration::ZERO,
-        seen_end_within: None,
+        end_observed_within: None,
         run: RunId(format!("run-{call}").into()),
         rules: DedupeRules::from(&PolicyProfile::Standard.policy(ToolClass::Mutating)),
         tool: ToolRef { namespace: Namespace::new("bank").unwrap(), tool: ToolName::new("pay").unwrap() },
@@ -164,23 +164,23 @@ pub(crate) async fn verdict(store: &RedisStore, claim: &Claim) -> &'static str {
 }
 
 /// Waits for an event that must come.
-pub(crate) async fn within<F: Future>(what: &str, future: F) -> F::Output {
+pub(crate) async fn within<F: Future>(event: &str, future: F) -> F::Output {
     let came = tokio::time::timeout(PATIENCE, future).await;
-    came.unwrap_or_else(|_| panic!("{what}: nothing came within {PATIENCE:?}"))
+    came.unwrap_or_else(|_| panic!("{event}: nothing came within {PATIENCE:?}"))
 }
 
 /// Waits for this event.
-pub(crate) async fn heard(news: &mut broadcast::Receiver<StoreEvent>, expected: StoreEvent) {
-    let listening = async { while news.recv().await.unwrap() != expected {} };
+pub(crate) async fn wait_for_event(events: &mut broadcast::Receiver<StoreEvent>, expected: StoreEvent) {
+    let listening = async { while events.recv().await.unwrap() != expected {} };
     within(&format!("{expected:?}"), listening).await;
 }
 
 /// Waits for the event that the store is lost. Returns the reason.
-pub(crate) async fn heard_lost(news: &mut broadcast::Receiver<StoreEvent>) -> Arc<str> {
+pub(crate) async fn wait_for_outage(events: &mut broadcast::Receiver<StoreEvent>) -> Arc<str> {
     let listening = async {
         loop {
-            if let StoreEvent::Unavailable(why) = news.recv().await.unwrap() {
-                return why;
+            if let StoreEvent::Unavailable(reason) = events.recv().await.unwrap() {
+                return reason;
             }
         }
     };

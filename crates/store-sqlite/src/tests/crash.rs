@@ -21,7 +21,7 @@ use steadfast_store::{
     ProcessMonitor, RecordFilter, RecordPage, StateStore, record_loss,
 };
 
-use super::processes::{assert_sound, heard, part, say, spawn};
+use super::processes::{assert_sound, output_lines, part, say, spawn};
 use super::world::{SqliteTestFolder, claim, key, mine, patient, save};
 use crate::{SqliteOptions, SqliteStore};
 
@@ -125,16 +125,16 @@ fn script() -> Vec<Vec<ScriptOperation>> {
         call(call_id("moving", "from")),
     ];
     group(&mut model, first.iter().cloned().map(ScriptOperation::Claim).collect());
-    let held = |model: &ExpectedContent, name: &str| model.records.get(&key(name)).unwrap().clone();
+    let record_of = |model: &ExpectedContent, name: &str| model.records.get(&key(name)).unwrap().clone();
 
-    let record = held(&model, "explicit");
+    let record = record_of(&model, "explicit");
     group(&mut model, vec![ScriptOperation::Start(record)]);
     let saves =
-        ["explicit", "run 1", "id"].map(|name| ScriptOperation::Save(save(&held(&model, name), "paid")));
-    let released = held(&model, "released");
+        ["explicit", "run 1", "id"].map(|name| ScriptOperation::Save(save(&record_of(&model, name), "paid")));
+    let released = record_of(&model, "released");
     let release = ReleaseRequest { key: released.key, index: released.index, owner: released.owner };
     group(&mut model, [&saves[..], &[ScriptOperation::Release(release)]].concat());
-    let marks = ["run 1", "id"].map(|name| ScriptOperation::Delivered(held(&model, name).receipt()));
+    let marks = ["run 1", "id"].map(|name| ScriptOperation::Delivered(record_of(&model, name).receipt()));
     group(&mut model, marks.to_vec());
 
     // Equal arguments again: a record that only the index finds is replaced, and one with a call id stays.
@@ -142,7 +142,7 @@ fn script() -> Vec<Vec<ScriptOperation>> {
     group(&mut model, again.iter().cloned().map(ScriptOperation::Claim).collect());
     // An unknown outcome is written again once the attempt has ended, and the response after that is marked as
     // delivered.
-    let cut = save(&held(&model, "run 2"), "");
+    let cut = save(&record_of(&model, "run 2"), "");
     let unknown = |settles| {
         let unknown =
             UnknownOutcomeReport { settles, ..UnknownOutcomeReport::settled(UnknownOutcomeReason::NoAnswer) };
@@ -150,8 +150,8 @@ fn script() -> Vec<Vec<ScriptOperation>> {
     };
     group(&mut model, vec![unknown(SettleDelay::WhenOwnerReports), ScriptOperation::Flush(key("run 3"))]);
     group(&mut model, vec![unknown(SettleDelay::Settled)]);
-    let told = held(&model, "run 2").receipt();
-    group(&mut model, vec![ScriptOperation::Delivered(told)]);
+    let receipt = record_of(&model, "run 2").receipt();
+    group(&mut model, vec![ScriptOperation::Delivered(receipt)]);
     group(&mut model, vec![ScriptOperation::Resolve(key("run 2")), ScriptOperation::Flush(key("explicit"))]);
     // The same id for another call: its index entry moves.
     let mut other = call(call_id("moving", "to"));
@@ -243,7 +243,7 @@ fn sf_2_a_process_may_die_at_any_step() {
         let folder = SqliteTestFolder::new();
         let mut child =
             spawn("tests::crash::sf_2_a_process_may_die_at_any_step", &folder.state(), &nth.to_string());
-        let done = heard(&mut child).count();
+        let done = output_lines(&mut child).count();
         let survived = child.wait().unwrap().success();
 
         let mut answered = ExpectedContent::default();

@@ -18,7 +18,7 @@ use steadfast_store::{
     StoreErrorKind, StoreEvent, accept_loss,
 };
 
-use super::processes::{heard, part, program_at, say};
+use super::processes::{output_lines, part, program_at, say};
 use super::world::{SqliteTestFolder, claim, is_replay, key, mine, patient, run, save, take};
 use crate::{FileDamagePolicy, SqliteOpenError, SqliteOptions, SqliteStore, schema};
 
@@ -96,19 +96,19 @@ async fn a_copy_can_take_the_place_of_the_file() {
 async fn a_file_that_becomes_newer_while_it_is_open_is_not_changed() {
     let folder = SqliteTestFolder::new();
     let store = folder.open();
-    let held = take(&store, "held").await;
+    let record = take(&store, "held").await;
     let version = |version: usize| {
         folder.bare().pragma_update(None, "user_version", i64::try_from(version).unwrap()).unwrap();
     };
     version(schema::VERSION + 1);
     let errors =
-        [store.save(&save(&held, "paid")).await.unwrap_err(), store.record(held.key).await.unwrap_err()];
+        [store.save(&save(&record, "paid")).await.unwrap_err(), store.record(record.key).await.unwrap_err()];
     for error in errors {
         assert_eq!((error.kind(), error.fault()), (StoreErrorKind::Unreadable, StoreFault::NotDone));
         assert!(error.to_string().contains("update steadfast"), "{error}");
     }
     version(schema::VERSION);
-    store.save(&save(&held, "paid")).await.unwrap();
+    store.save(&save(&record, "paid")).await.unwrap();
     assert!(is_replay(&store.claim(&claim("held"), &LocalKnowledge::default()).await.unwrap()));
 }
 
@@ -252,10 +252,11 @@ fn a_read_only_file_is_an_error_with_a_solution() {
         }
         let words = folder.path.join("stderr");
         let mut child = command.stderr(fs::File::create(&words).unwrap()).spawn().unwrap();
-        let said = heard(&mut child).next();
-        let ended = child.wait().unwrap();
-        let said = said.unwrap_or_else(|| panic!("{case}: {ended}, {}", fs::read_to_string(&words).unwrap()));
-        assert!(said.contains("`store.path`") && said.contains("writable for this user"), "{case}: {said}");
+        let line = output_lines(&mut child).next();
+        let status = child.wait().unwrap();
+        let line =
+            line.unwrap_or_else(|| panic!("{case}: {status}, {}", fs::read_to_string(&words).unwrap()));
+        assert!(line.contains("`store.path`") && line.contains("writable for this user"), "{case}: {line}");
         let after: Vec<_> = fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().path()).collect();
         assert_eq!(after, before, "{case}: nothing was made or taken away");
         // So that the folder can be removed.
@@ -267,7 +268,7 @@ fn a_read_only_file_is_an_error_with_a_solution() {
 async fn a_full_disk_is_reported_and_recovers() {
     let folder = SqliteTestFolder::new();
     let store = folder.open();
-    let mut news = store.events();
+    let mut events = store.events();
     let first = take(&store, "a").await;
     let pages = |pages: i64| {
         move |tx: &mut crate::transaction::WriteTransaction<'_>| {
@@ -285,13 +286,13 @@ async fn a_full_disk_is_reported_and_recovers() {
         store.claim(&claim("a"), &LocalKnowledge::default()).await.unwrap(),
         ClaimVerdict::Follow(_)
     ));
-    assert!(matches!(news.try_recv(), Ok(StoreEvent::Unavailable(why)) if why.contains("ENOSPC")));
-    assert!(news.try_recv().is_err(), "it is not back");
+    assert!(matches!(events.try_recv(), Ok(StoreEvent::Unavailable(reason)) if reason.contains("ENOSPC")));
+    assert!(events.try_recv().is_err(), "it is not back");
 
     store.operate(pages(1_000_000)).await.unwrap();
     store.save(&large).await.unwrap();
     assert!(is_replay(&store.claim(&claim("a"), &LocalKnowledge::default()).await.unwrap()));
-    assert_eq!(news.recv().await.unwrap(), StoreEvent::Available);
+    assert_eq!(events.recv().await.unwrap(), StoreEvent::Available);
 }
 
 /// Incompressible text.
@@ -306,8 +307,8 @@ fn noise(length: usize) -> String {
 async fn a_removed_file_is_detected_and_owners_come_first() {
     let folder = SqliteTestFolder::new();
     let store = folder.open();
-    let mut news = store.events();
-    let held = take(&store, "held").await;
+    let mut events = store.events();
+    let record = take(&store, "held").await;
     run(&store, "done").await;
     for name in ["state.db", "state.db-wal", "state.db-shm"] {
         fs::remove_file(folder.path.join(name)).unwrap();
@@ -315,13 +316,13 @@ async fn a_removed_file_is_detected_and_owners_come_first() {
 
     let verdict = store.claim(&claim("done"), &LocalKnowledge::default()).await.unwrap();
     assert_eq!(verdict, ClaimVerdict::RecordsLost, "it may have run, and must not run twice");
-    assert_eq!(news.recv().await.unwrap(), StoreEvent::Emptied);
+    assert_eq!(events.recv().await.unwrap(), StoreEvent::Emptied);
     let safe = steadfast_core::dedupe::Claim { retry_safe: true, ..claim("safe") };
     mine(store.claim(&safe, &LocalKnowledge::default()).await.unwrap());
     let keep = DedupePolicy::default().keep;
-    assert_eq!(store.renew(&held, &keep).await.unwrap(), RenewVerdict::Renewed);
+    assert_eq!(store.renew(&record, &keep).await.unwrap(), RenewVerdict::Renewed);
     let verdict = folder.open().claim(&claim("held"), &LocalKnowledge::default()).await.unwrap();
-    assert_eq!(verdict, ClaimVerdict::Follow(held.key), "everybody sees the claim again");
+    assert_eq!(verdict, ClaimVerdict::Follow(record.key), "everybody sees the claim again");
 }
 
 #[tokio::test]

@@ -77,25 +77,25 @@ async fn verdict(store: &SqliteStore, claim: &Claim) -> ClaimVerdict {
 }
 
 /// Until the loss is accepted, no acknowledged key runs again. Safe calls continue.
-async fn is_told_and_refused(store: &SqliteStore, what: &str) -> RecordLoss {
+async fn is_reported_and_refused(store: &SqliteStore, case: &str) -> RecordLoss {
     static CALL: AtomicU32 = AtomicU32::new(0);
     let call = CALL.fetch_add(1, Ordering::Relaxed);
     mine(verdict(store, &Claim { retry_safe: true, ..claim(&format!("safe {call}")) }).await);
     let address =
         RecordAddress::Keyless { run: key(&format!("run {call}")), index: key(&format!("index {call}")) };
     mine(verdict(store, &Claim { address, ..claim("keyless") }).await);
-    is_refused(store, what).await
+    is_refused(store, case).await
 }
 
 /// The same if a process that knew the lost records writes its claims first. Calls without a key are refused too.
-async fn is_refused(store: &SqliteStore, what: &str) -> RecordLoss {
+async fn is_refused(store: &SqliteStore, case: &str) -> RecordLoss {
     for name in KEYS {
         let found = verdict(store, &claim(name)).await;
-        assert!(is_replay(&found) || found == ClaimVerdict::RecordsLost, "{what}: {name} is {found:?}");
+        assert!(is_replay(&found) || found == ClaimVerdict::RecordsLost, "{case}: {name} is {found:?}");
     }
     let refused = verdict(store, &claim("never seen")).await;
-    assert_eq!(refused, ClaimVerdict::RecordsLost, "{what}: nobody can tell whether it was");
-    record_loss(store).await.unwrap().unwrap_or_else(|| panic!("{what}: nobody is told"))
+    assert_eq!(refused, ClaimVerdict::RecordsLost, "{case}: nobody can tell whether it was");
+    record_loss(store).await.unwrap().unwrap_or_else(|| panic!("{case}: nobody is told"))
 }
 
 fn flip(path: &Path, at: usize) {
@@ -136,26 +136,30 @@ async fn every_loss_of_committed_records_is_detected_and_acknowledged_keys_do_no
         }),
     ];
     let cases = killed.map(|case| (true, case)).into_iter().chain(closed.map(|case| (false, case)));
-    for (was_killed, (what, cause, damage)) in cases {
+    for (was_killed, (case, cause, damage)) in cases {
         let folder = left_behind(was_killed).await;
         damage(&folder);
         let store = open(&folder);
-        let loss = is_told_and_refused(&store, what).await;
-        assert_eq!(loss.cause, cause, "{what}");
-        assert_eq!(store.detected_loss(), Some(&loss), "{what}");
+        let loss = is_reported_and_refused(&store, case).await;
+        assert_eq!(loss.cause, cause, "{case}");
+        assert_eq!(store.detected_loss(), Some(&loss), "{case}");
         // Two commits for each call.
-        assert_eq!(loss.commits, Some(6), "{what}");
-        assert!(loss.until.is_some(), "{what}");
+        assert_eq!(loss.commits, Some(6), "{case}");
+        assert!(loss.until.is_some(), "{case}");
         let aside = cause == LossCause::Unusable || (was_killed && cause == LossCause::Missing);
-        assert_eq!(loss.set_aside.len(), usize::from(aside), "{what}: {loss:?}");
+        assert_eq!(loss.set_aside.len(), usize::from(aside), "{case}: {loss:?}");
         drop(store);
 
         let store = open(&folder);
-        assert_eq!(store.detected_loss(), None, "{what}: it is noticed once");
-        assert_eq!(is_told_and_refused(&store, what).await, loss, "{what}: and told until it is accepted");
-        assert_eq!(accept_loss(&store).await.unwrap(), Some(loss), "{what}");
-        assert_eq!(record_loss(&store).await.unwrap(), None, "{what}");
-        assert_eq!(noted(&folder).loss, None, "{what}");
+        assert_eq!(store.detected_loss(), None, "{case}: it is noticed once");
+        assert_eq!(
+            is_reported_and_refused(&store, case).await,
+            loss,
+            "{case}: and told until it is accepted"
+        );
+        assert_eq!(accept_loss(&store).await.unwrap(), Some(loss), "{case}");
+        assert_eq!(record_loss(&store).await.unwrap(), None, "{case}");
+        assert_eq!(noted(&folder).loss, None, "{case}");
         take(&store, "a").await;
     }
 }
@@ -169,7 +173,7 @@ async fn an_older_copy_is_detected_and_its_records_are_still_used() {
     close(store, &folder);
     fs::copy(file(&older, ""), file(&folder, "")).unwrap();
     let store = open(&folder);
-    let loss = is_told_and_refused(&store, "older copy").await;
+    let loss = is_reported_and_refused(&store, "older copy").await;
     assert_eq!((loss.cause, loss.commits), (LossCause::Behind, Some(2)));
     assert!(loss.after.is_some(), "since when");
     assert!(is_replay(&verdict(&store, &claim("a")).await));
@@ -191,7 +195,7 @@ async fn an_older_copy_under_the_wal_of_the_newer_file_is_detected() {
     assert_eq!(open(&copied(&killed)).detected_loss(), None, "its own log");
     fs::copy(file(&older, ""), file(&killed, "")).unwrap();
     let store = open(&killed);
-    let loss = is_told_and_refused(&store, "older copy under a log").await;
+    let loss = is_reported_and_refused(&store, "older copy under a log").await;
     assert_eq!((loss.cause, loss.commits), (LossCause::Behind, None));
 }
 
@@ -226,13 +230,13 @@ async fn no_death_and_no_power_cut_is_taken_for_a_loss() {
     let closed = left_behind(false).await;
     assert!(!noted(&killed).exact);
     assert!(noted(&closed).exact);
-    for (what, folder) in [("killed", &killed), ("power cut, note behind", &behind), ("closed", &closed)] {
+    for (case, folder) in [("killed", &killed), ("power cut, note behind", &behind), ("closed", &closed)] {
         for first in [open, open_after_boot] {
             let folder = copied(folder);
             for reopen in [first, open_after_boot, open] {
                 let store = reopen(&folder);
-                assert_eq!(store.detected_loss(), None, "{what}");
-                assert!(is_replay(&verdict(&store, &claim("c")).await), "{what}");
+                assert_eq!(store.detected_loss(), None, "{case}");
+                assert!(is_replay(&verdict(&store, &claim("c")).await), "{case}");
             }
         }
     }
@@ -255,7 +259,7 @@ async fn a_log_that_is_gone_after_a_power_cut_is_noticed_although_the_note_is_be
         .unwrap();
     fs::remove_file(file(&folder, "-wal")).unwrap();
     let store = open_after_boot(&folder);
-    let loss = is_told_and_refused(&store, "power cut").await;
+    let loss = is_reported_and_refused(&store, "power cut").await;
     assert_eq!((loss.cause, loss.commits), (LossCause::LogMissing, None));
 }
 
@@ -266,14 +270,14 @@ async fn an_unaccepted_loss_survives_the_next_one() {
     close(open(&folder), &folder);
     fs::remove_file(file(&folder, "")).unwrap();
     let store = open(&folder);
-    let both = is_told_and_refused(&store, "second").await;
+    let both = is_reported_and_refused(&store, "second").await;
     // The second loss includes the commit that recorded the first one.
     assert_eq!(both.commits, Some(7));
     accept_loss(&store).await.unwrap().unwrap();
     run(&store, "after").await;
     close(store, &folder);
     fs::remove_file(file(&folder, "")).unwrap();
-    let third = is_told_and_refused(&open(&folder), "third").await;
+    let third = is_reported_and_refused(&open(&folder), "third").await;
     assert!(
         third.commits < both.commits.map(|commits| commits + 3),
         "what was accepted does not come back: {third:?}"
@@ -302,7 +306,7 @@ async fn a_loss_is_reported_once_despite_a_crash_while_it_is_recorded() {
     .unwrap();
     let store = open(&folder);
     assert_eq!(store.detected_loss(), None, "it is no new one");
-    assert_eq!(is_told_and_refused(&store, "half").await, loss);
+    assert_eq!(is_reported_and_refused(&store, "half").await, loss);
     drop(store);
     // Both were written, but the number was not raised.
     let last = Commit { number: 0, ..noted(&folder).last };
@@ -316,7 +320,7 @@ async fn a_loss_is_reported_once_despite_a_crash_while_it_is_recorded() {
     .unwrap();
     let store = open(&folder);
     assert_eq!(store.detected_loss(), None);
-    assert_eq!(is_told_and_refused(&store, "nearly").await, loss);
+    assert_eq!(is_reported_and_refused(&store, "nearly").await, loss);
 }
 
 #[tokio::test]
@@ -360,7 +364,7 @@ async fn a_loss_refuses_until_everything_that_was_lost_would_have_expired() {
     fs::remove_file(file(&folder, "")).unwrap();
     let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_800_000_000_000)));
     let store = SqliteStore::open(SqliteOptions { clock: clock.clone(), ..options(&folder) }).unwrap();
-    is_told_and_refused(&store, "before").await;
+    is_reported_and_refused(&store, "before").await;
     let keep = claim("a").rules.keep;
     clock.advance(keep.done.max(keep.failed).max(keep.open));
     take(&store, "a").await;
@@ -394,22 +398,22 @@ async fn a_lost_or_damaged_note_is_reported_and_recreated() {
         ("garbage", garbage),
         ("a flipped bit", |note| flip(note, 20)),
     ];
-    for (killed, (what, damage)) in
+    for (killed, (case, damage)) in
         [false, true].into_iter().flat_map(|killed| damages.map(|one| (killed, one)))
     {
         let folder = left_behind(killed).await;
         damage(&file(&folder, "-commits"));
         let store = open(&folder);
-        let loss = is_told_and_refused(&store, what).await;
-        assert_eq!((loss.cause, loss.commits), (LossCause::NoteUnusable, None), "{what}");
+        let loss = is_reported_and_refused(&store, case).await;
+        assert_eq!((loss.cause, loss.commits), (LossCause::NoteUnusable, None), "{case}");
         assert!(loss.to_string().contains("may be lost"), "nobody knows: {loss}");
-        assert!(is_replay(&verdict(&store, &claim("a")).await), "{what}");
+        assert!(is_replay(&verdict(&store, &claim("a")).await), "{case}");
         accept_loss(&store).await.unwrap().unwrap();
         run(&store, "later").await;
         close(store, &folder);
-        assert_eq!(open(&folder).detected_loss(), None, "{what}");
+        assert_eq!(open(&folder).detected_loss(), None, "{case}");
         fs::remove_file(file(&folder, "")).unwrap();
-        assert!(open(&folder).detected_loss().is_some(), "{what}: the new note does its work");
+        assert!(open(&folder).detected_loss().is_some(), "{case}: the new note does its work");
     }
 }
 
@@ -418,7 +422,7 @@ async fn a_damaged_note_beside_a_missing_file_is_reported() {
     let folder = left_behind(false).await;
     fs::remove_file(file(&folder, "")).unwrap();
     flip(&file(&folder, "-commits"), 20);
-    let loss = is_told_and_refused(&open(&folder), "damaged").await;
+    let loss = is_reported_and_refused(&open(&folder), "damaged").await;
     assert_eq!((loss.cause, loss.commits), (LossCause::Missing, None));
 }
 
@@ -429,7 +433,7 @@ async fn a_wal_without_a_file_and_a_note_is_reported() {
     cut(&file(&folder, ""), 0);
     fs::remove_file(file(&folder, "-commits")).unwrap();
     assert!(SqliteStore::held_records(&folder.state()));
-    let loss = is_told_and_refused(&open(&folder), "only a log").await;
+    let loss = is_reported_and_refused(&open(&folder), "only a log").await;
     assert_eq!((loss.cause, loss.commits, loss.set_aside.len()), (LossCause::Unusable, None, 1));
 }
 

@@ -48,7 +48,7 @@ pub(super) fn say(line: &str) {
 }
 
 /// Returns the lines of a process until it ends.
-pub(super) fn heard(child: &mut Child) -> impl Iterator<Item = String> + use<> {
+pub(super) fn output_lines(child: &mut Child) -> impl Iterator<Item = String> + use<> {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
     lines.filter_map(|line| line.strip_prefix("> ").map(str::to_owned))
 }
@@ -105,10 +105,10 @@ fn sf_1_of_several_processes_one_runs_each_call() {
     let mut children: Vec<_> = (0..4).map(|_| spawn(test, &folder.state(), "run")).collect();
     let mut runs = BTreeMap::<String, usize>::new();
     for child in &mut children {
-        let said: Vec<_> = heard(child).collect();
+        let lines: Vec<_> = output_lines(child).collect();
         assert!(child.wait().unwrap().success());
-        assert_eq!(said.last().map(String::as_str), Some("end"));
-        said.into_iter().for_each(|line| *runs.entry(line).or_default() += 1);
+        assert_eq!(lines.last().map(String::as_str), Some("end"));
+        lines.into_iter().for_each(|line| *runs.entry(line).or_default() += 1);
     }
     assert_eq!(runs.remove("end"), Some(4));
     assert_eq!(runs.len(), KEYS);
@@ -134,7 +134,7 @@ fn a_follower_is_woken_by_the_save_of_another_process() {
     let folder = SqliteTestFolder::new();
     let test = "tests::processes::a_follower_is_woken_by_the_save_of_another_process";
     let mut child = spawn(test, &folder.state(), "hold");
-    assert_eq!(heard(&mut child).next().as_deref(), Some("held"));
+    assert_eq!(output_lines(&mut child).next().as_deref(), Some("held"));
     let mut stdin = child.stdin.take().unwrap();
     runtime().block_on(async {
         let store = folder.open();
@@ -180,10 +180,10 @@ fn acknowledged_writes_survive_kill_9() {
     for round in 0..8 {
         let test = "tests::processes::acknowledged_writes_survive_kill_9";
         let mut child = spawn(test, &folder.state(), &round.to_string());
-        let mut lines = heard(&mut child);
+        let mut lines = output_lines(&mut child);
         let mut note = |line: String| {
-            let (what, name) = line.split_once(' ').unwrap();
-            let saved = what == "saved";
+            let (kind, name) = line.split_once(' ').unwrap();
+            let saved = kind == "saved";
             *answered.entry(name.to_owned()).or_insert(false) |= saved;
         };
         lines.by_ref().take(37 + 53 * round).for_each(&mut note);

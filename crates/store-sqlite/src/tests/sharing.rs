@@ -61,14 +61,14 @@ async fn operations_without_writes_do_not_wait_and_do_not_change_the_wal() {
     let folder = SqliteTestFolder::new();
     let store = folder.open();
     run(&store, "done").await;
-    let held = take(&store, "held").await;
+    let record = take(&store, "held").await;
     let log = || std::fs::metadata(folder.path.join("state.db-wal")).unwrap().modified().unwrap();
     let before = (log(), store.shared.steps.commits());
     let hog = WriteLockHolder::new(&folder);
     assert!(is_replay(&store.claim(&claim("done"), &LocalKnowledge::default()).await.unwrap()));
     assert_eq!(
         store.claim(&claim("held"), &LocalKnowledge::default()).await.unwrap(),
-        ClaimVerdict::Follow(held.key)
+        ClaimVerdict::Follow(record.key)
     );
     let look = Claim { intent: ClaimIntent::Look, ..claim("nothing") };
     assert_eq!(store.claim(&look, &LocalKnowledge::default()).await.unwrap(), ClaimVerdict::Nothing);
@@ -90,7 +90,7 @@ async fn an_operation_does_not_wait_for_ever_for_another_process() {
     let folder = SqliteTestFolder::new();
     let options = SqliteOptions { patience: Duration::from_millis(50), ..patient(folder.state()) };
     let store = SqliteStore::open(options).unwrap();
-    let mut news = store.events();
+    let mut events = store.events();
     let hog = WriteLockHolder::new(&folder);
     let error = store.claim(&claim("a"), &LocalKnowledge::default()).await.unwrap_err();
     assert_eq!((error.kind(), error.fault()), (StoreErrorKind::Unreachable, StoreFault::NotDone));
@@ -99,8 +99,8 @@ async fn an_operation_does_not_wait_for_ever_for_another_process() {
     // With such a short timeout, several tries may be needed.
     let again = claim("a");
     while store.claim(&again, &LocalKnowledge::default()).await.is_err() {}
-    assert!(matches!(news.recv().await.unwrap(), StoreEvent::Unavailable(_)));
-    assert_eq!(news.recv().await.unwrap(), StoreEvent::Available);
+    assert!(matches!(events.recv().await.unwrap(), StoreEvent::Unavailable(_)));
+    assert_eq!(events.recv().await.unwrap(), StoreEvent::Available);
 }
 
 /// A thread that waits for its disk in the kernel cannot be cancelled. Its callers continue. Their operations happen
@@ -109,12 +109,12 @@ async fn an_operation_does_not_wait_for_ever_for_another_process() {
 async fn an_operation_does_not_wait_for_ever_for_its_disk() {
     let folder = SqliteTestFolder::new();
     let store = folder.open();
-    let mut news = store.events();
-    let held = take(&store, "held").await;
+    let mut events = store.events();
+    let record = take(&store, "held").await;
     store.shared.steps.disk.hang();
     // Time passes only while all tasks wait.
     tokio::time::pause();
-    let error = store.save(&save(&held, "paid")).await.unwrap_err();
+    let error = store.save(&save(&record, "paid")).await.unwrap_err();
     assert_eq!(
         (error.kind(), error.fault()),
         (StoreErrorKind::Unreachable, StoreFault::Unanswered),
@@ -122,11 +122,11 @@ async fn an_operation_does_not_wait_for_ever_for_its_disk() {
     );
     assert!(error.to_string().contains("disk"), "{error}");
     tokio::time::resume();
-    assert!(matches!(news.recv().await.unwrap(), StoreEvent::Unavailable(_)));
+    assert!(matches!(events.recv().await.unwrap(), StoreEvent::Unavailable(_)));
     store.shared.steps.disk.go_on();
     take(&store, "next").await;
     assert!(is_replay(&store.claim(&claim("held"), &LocalKnowledge::default()).await.unwrap()));
-    assert_eq!(news.recv().await.unwrap(), StoreEvent::Available);
+    assert_eq!(events.recv().await.unwrap(), StoreEvent::Available);
 }
 
 #[tokio::test]
@@ -152,9 +152,9 @@ async fn an_operation_happens_although_its_caller_is_gone() {
     let store = folder.open();
     let answer = save(&take(&store, "gone").await, "paid");
     let hog = WriteLockHolder::new(&folder);
-    let mut gone = store.save(&answer);
-    begin(&mut gone).await;
-    drop(gone);
+    let mut pending = store.save(&answer);
+    begin(&mut pending).await;
+    drop(pending);
     drop(hog);
     take(&store, "next").await;
     assert!(is_replay(&store.claim(&claim("gone"), &LocalKnowledge::default()).await.unwrap()));
@@ -237,17 +237,17 @@ async fn a_failed_operation_does_not_affect_others() {
 async fn no_caller_gets_a_result_before_the_commit() {
     let folder = SqliteTestFolder::new();
     let store = folder.open();
-    let held = take(&store, "held").await;
+    let record = take(&store, "held").await;
     let break_it = "CREATE TABLE parent (id INTEGER PRIMARY KEY);
         CREATE TABLE child (id INTEGER REFERENCES parent DEFERRABLE INITIALLY DEFERRED);
         CREATE TRIGGER orphan AFTER UPDATE ON record BEGIN INSERT INTO child VALUES (1); END";
     folder.bare().execute_batch(break_it).unwrap();
-    let error = store.save(&save(&held, "paid")).await.unwrap_err();
+    let error = store.save(&save(&record, "paid")).await.unwrap_err();
     assert_eq!(error.fault(), StoreFault::Unanswered, "only the file knows: {error}");
-    assert_eq!(store.record(held.key).await.unwrap().as_ref(), Some(&held));
+    assert_eq!(store.record(record.key).await.unwrap().as_ref(), Some(&record));
 
     folder.bare().execute_batch("DROP TRIGGER orphan").unwrap();
-    store.save(&save(&held, "paid")).await.unwrap();
+    store.save(&save(&record, "paid")).await.unwrap();
     assert!(is_replay(&store.claim(&claim("held"), &LocalKnowledge::default()).await.unwrap()));
 }
 
@@ -274,7 +274,7 @@ async fn every_document_that_another_process_wrote_causes_an_event() {
     const MANY: usize = 600;
     let folder = SqliteTestFolder::new();
     let (store, other) = (folder.open(), folder.open());
-    let mut news = store.events();
+    let mut events = store.events();
     let name = |n: usize| DocumentName { kind: DocumentKind::Breaker, id: format!("tool {n:03}").into() };
     let written = other.operate(move |tx| {
         (0..MANY).try_for_each(|n| {
@@ -286,7 +286,7 @@ async fn every_document_that_another_process_wrote_causes_an_event() {
     let last = StoreEvent::DocumentChanged(name(MANY - 1));
     tokio::time::timeout(PATIENCE, async {
         // A receiver that lags gets an error, and continues with the newest event.
-        while news.recv().await.ok().as_ref() != Some(&last) {}
+        while events.recv().await.ok().as_ref() != Some(&last) {}
     })
     .await
     .expect("the last one is told");
@@ -297,7 +297,7 @@ async fn every_document_that_another_process_wrote_causes_an_event() {
 async fn no_caller_waits_for_a_dead_thread() {
     let folder = SqliteTestFolder::new();
     let store = folder.open();
-    let held = take(&store, "held").await;
+    let record = take(&store, "held").await;
     let unanswered = store.operate(|_| -> Result<(), _> { panic!("as a test") }).await.unwrap_err();
     assert_eq!((unanswered.kind(), unanswered.fault()), (StoreErrorKind::Closed, StoreFault::Unanswered));
     assert_eq!(
@@ -308,26 +308,26 @@ async fn no_caller_waits_for_a_dead_thread() {
     assert!(store.look_up(|_| -> Result<(), _> { panic!("as a test") }).await.is_err());
     // The other reader may still respond while the first one ends.
     let closed = loop {
-        match store.record(held.key).await {
+        match store.record(record.key).await {
             Ok(_) => tokio::task::yield_now().await,
             Err(error) => break error,
         }
     };
     assert_eq!(closed.kind(), StoreErrorKind::Closed);
-    store.settled(held.key).await;
+    store.settled(record.key).await;
 }
 
 #[tokio::test]
 async fn the_file_is_kept_below_its_bounds_by_sweeps() {
     let folder = SqliteTestFolder::new();
     let store = SqliteStore::open(SqliteOptions { most_bytes: 1, ..patient(folder.state()) }).unwrap();
-    let held = take(&store, "held").await;
+    let record = take(&store, "held").await;
     for n in 0..3 {
         run(&store, &format!("done {n}")).await;
     }
     let swept = store.sweep().await.unwrap();
     assert_eq!((swept.removed, swept.more), (3, false));
-    assert_eq!(store.record(held.key).await.unwrap(), Some(held), "what is open stays");
+    assert_eq!(store.record(record.key).await.unwrap(), Some(record), "what is open stays");
 }
 
 /// A follower reads the record and then registers. In between, the change that it waits for may be written and seen
@@ -337,8 +337,8 @@ async fn a_follower_that_registers_during_the_write_is_woken() {
     let folder = SqliteTestFolder::new();
     let (here, elsewhere) = (folder.open(), folder.open());
     let (awaited, other) = (take(&elsewhere, "awaited").await, take(&elsewhere, "other").await);
-    let mut seen = here.settled(other.key);
-    begin(&mut seen).await;
+    let mut settled = here.settled(other.key);
+    begin(&mut settled).await;
     let look = async || {
         let key = awaited.key;
         let holder = here.look_up(move |view| view.holder(key)).await.unwrap();
@@ -346,7 +346,7 @@ async fn a_follower_that_registers_during_the_write_is_woken() {
             elsewhere.save(&save(record, "paid")).await.unwrap();
         }
         // The watcher has seen both by now.
-        seen.await;
+        settled.await;
         holder
     };
     let woken = here.shared.followers.join(awaited.key).settled(look);
@@ -372,9 +372,9 @@ async fn an_open_record_that_ended_is_found_behind_many_others() {
         .unwrap();
     let last = take(&store, "last").await;
     clock.advance(Duration::from_secs(10 * 365 * 24 * 3600));
-    for (gone, stays) in [(&first, Some(&last)), (&last, None)] {
+    for (expired, stays) in [(&first, Some(&last)), (&last, None)] {
         let swept = store.sweep().await.unwrap();
-        assert_eq!((swept.removed, swept.more), (1, false), "{}", gone.key.fingerprint());
+        assert_eq!((swept.removed, swept.more), (1, false), "{}", expired.key.fingerprint());
         let left: i64 = folder
             .bare()
             .query_row("SELECT count(*) FROM record WHERE expires IS NOT NULL", [], |row| row.get(0))
@@ -398,16 +398,16 @@ async fn a_record_that_lives_again_when_the_sweep_comes_to_it_stays() {
         take(&store, name).await;
     }
     clock.advance(Duration::from_secs(10 * 365 * 24 * 3600));
-    let (ended, _) = store.look_up(|view| view.ended(0, SWEEP)).await.unwrap();
-    assert_eq!(ended, ["claimed again", "run again", "gone"].map(key));
+    let (expired, _) = store.look_up(|view| view.expired(0, SWEEP)).await.unwrap();
+    assert_eq!(expired, ["claimed again", "run again", "gone"].map(key));
 
-    let held = take(&store, "claimed again").await;
+    let record = take(&store, "claimed again").await;
     run(&store, "run again").await;
-    let swept = store.operate(move |tx| tx.sweep(&ended)).await.unwrap();
+    let swept = store.operate(move |tx| tx.sweep(&expired)).await.unwrap();
     assert_eq!((swept.removed, swept.more), (1, false));
     assert_eq!(
         store.claim(&claim("claimed again"), &LocalKnowledge::default()).await.unwrap(),
-        ClaimVerdict::Follow(held.key)
+        ClaimVerdict::Follow(record.key)
     );
     assert!(is_replay(&store.claim(&claim("run again"), &LocalKnowledge::default()).await.unwrap()));
 }

@@ -93,7 +93,7 @@ pub(crate) fn claim(name: &str) -> Claim {
         best_effort: false,
         arrived: steadfast_core::Timestamp::from_millis(1),
         age: Duration::ZERO,
-        seen_end_within: None,
+        end_observed_within: None,
         run: RunId(format!("run-{name}").into()),
         rules: DedupeRules::from(&PolicyProfile::Standard.policy(ToolClass::Mutating)),
         tool: ToolRef { namespace: Namespace::new("bank").unwrap(), tool: ToolName::new("pay").unwrap() },

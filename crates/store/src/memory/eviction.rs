@@ -123,7 +123,7 @@ impl RecordShard {
     fn oldest(&mut self, number: usize, class: EvictionClass) -> Option<EvictionCandidate> {
         let queue = match class {
             EvictionClass::Spare => &mut self.spare,
-            EvictionClass::Kept => &mut self.kept,
+            EvictionClass::Kept => &mut self.regular,
         };
         while queue.front().is_some_and(|finished| !finished.is_current(&self.records)) {
             queue.pop_front();

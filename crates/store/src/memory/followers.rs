@@ -59,7 +59,8 @@ impl MemoryStore {
 
     fn look_and_listen(&self, key: RecordKey) -> FollowerCheck<'_> {
         self.shards.in_shard_of(&key, |shard| {
-            let Some(look_again) = shard.records.get(&key).and_then(|record| self.held(record)) else {
+            let Some(look_again) = shard.records.get(&key).and_then(|record| self.recheck_interval(record))
+            else {
                 return FollowerCheck::Settled;
             };
             let waiting = shard.waiting.entry(key).or_default();
@@ -76,7 +77,7 @@ impl MemoryStore {
     }
 
     /// Returns the interval for the next check if the record is in flight with a live owner.
-    fn held(&self, record: &DedupeRecord) -> Option<RecheckInterval> {
+    fn recheck_interval(&self, record: &DedupeRecord) -> Option<RecheckInterval> {
         let now = self.clock.now();
         let sight = self.sight(&record.owner);
         let in_flight = match record.state {

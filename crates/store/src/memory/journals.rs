@@ -49,7 +49,7 @@ impl JournalSet {
 
     pub(super) fn read(&self, query: &JournalQuery) -> Vec<(JournalPosition, JournalEntry)> {
         let log = self.log(query.journal).lock();
-        let asked_for = |entry: &JournalEntry| {
+        let matches = |entry: &JournalEntry| {
             entry.at >= query.since && query.subject.as_ref().is_none_or(|subject| entry.subject == *subject)
         };
         // The query continues with older entries, which have lower numbers.
@@ -57,7 +57,7 @@ impl JournalSet {
         let older = log.entries.partition_point(|(number, _)| *number < behind);
         let numbered = log.entries.range(..older).rev();
         numbered
-            .filter(|(_, entry)| asked_for(entry))
+            .filter(|(_, entry)| matches(entry))
             .take(query.limit)
             .map(|(number, entry)| (JournalPosition(*number, 0), entry.clone()))
             .collect()

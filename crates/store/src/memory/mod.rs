@@ -89,7 +89,7 @@ pub struct MemoryStore {
     process: ProcessIdentity,
     sight: Arc<dyn ProcessMonitor>,
     /// Never sent on: there are no other writers, and the data is only lost with the process.
-    news: broadcast::Sender<StoreEvent>,
+    events: broadcast::Sender<StoreEvent>,
 }
 
 impl MemoryStore {
@@ -102,7 +102,7 @@ impl MemoryStore {
             clock: options.clock,
             process: options.process,
             sight: options.sight,
-            news: broadcast::Sender::new(1),
+            events: broadcast::Sender::new(1),
         }
     }
 
@@ -357,7 +357,7 @@ impl StateStore for MemoryStore {
     }
 
     fn events(&self) -> broadcast::Receiver<StoreEvent> {
-        self.news.subscribe()
+        self.events.subscribe()
     }
 }
 

@@ -40,7 +40,7 @@ pub(super) struct RecordShard {
     /// Finished records of little use, ordered by their last write.
     pub(super) spare: VecDeque<FinishedRecord>,
     /// The other finished records.
-    pub(super) kept: VecDeque<FinishedRecord>,
+    pub(super) regular: VecDeque<FinishedRecord>,
 }
 
 /// A shared record.
@@ -95,7 +95,7 @@ impl RecordShards {
             index: HashMap::with_hasher(spread),
             waiting: HashMap::with_hasher(spread),
             spare: VecDeque::new(),
-            kept: VecDeque::new(),
+            regular: VecDeque::new(),
         };
         let room = StoreCapacity {
             most,
@@ -174,10 +174,10 @@ impl RecordShards {
     }
 
     /// Returns the keys of the matching records.
-    pub(super) fn keys(&self, meant: impl Fn(&DedupeRecord) -> bool) -> Vec<RecordKey> {
+    pub(super) fn keys(&self, matches: impl Fn(&DedupeRecord) -> bool) -> Vec<RecordKey> {
         let mut keys = Vec::new();
         self.each(|record| {
-            if meant(record) {
+            if matches(record) {
                 keys.push(record.key);
             }
         });
@@ -185,9 +185,9 @@ impl RecordShards {
     }
 
     /// Removes a record, and the index entry that points to it, if it still matches.
-    pub(super) fn remove_if(&self, key: RecordKey, meant: impl Fn(&DedupeRecord) -> bool) -> bool {
+    pub(super) fn remove_if(&self, key: RecordKey, matches: impl Fn(&DedupeRecord) -> bool) -> bool {
         self.atomically([Some(key), None, None], |locked| {
-            let Some(record) = locked.record(key)?.filter(|record| meant(record)) else {
+            let Some(record) = locked.record(key)?.filter(|record| matches(record)) else {
                 return Ok(false);
             };
             let write = RecordWrite::Remove { key, index: record.index };
@@ -243,8 +243,8 @@ impl LockedShards<'_> {
             RecordWrite::Nothing => Ok(ShardWriteOutcome::Out),
             RecordWrite::Put { record, index, remove } => {
                 let mut places = usize::from(self.record(record.key)?.is_some());
-                for gone in &remove {
-                    places += usize::from(self.record(*gone)?.is_some());
+                for removed in &remove {
+                    places += usize::from(self.record(*removed)?.is_some());
                 }
                 let points_from = match (record.index, index) {
                     (None, _) | (Some(_), IndexUpdate::Keep) => None,
@@ -261,8 +261,8 @@ impl LockedShards<'_> {
                     None if self.room.take() => {}
                     None => return Ok(ShardWriteOutcome::NoRoom),
                 }
-                for gone in remove {
-                    self.remove(gone)?;
+                for removed in remove {
+                    self.remove(removed)?;
                 }
                 if let Some(entry) = points_from
                     && self.shard_mut(&entry)?.index.insert(entry, record.key).is_none()
@@ -349,7 +349,7 @@ impl RecordShard {
             DedupeState::Inflight | DedupeState::Unknown(_) => return,
         };
         let records = &self.records;
-        let queue = if is_spare { &mut self.spare } else { &mut self.kept };
+        let queue = if is_spare { &mut self.spare } else { &mut self.regular };
         if queue.len() > 2 * records.len() + 32 {
             queue.retain(|finished| finished.is_current(records));
         }

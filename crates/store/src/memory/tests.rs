@@ -52,7 +52,7 @@ fn claim(address: RecordAddress, arguments: &str, call: u64) -> Claim {
         best_effort: false,
         arrived: Timestamp::ZERO,
         age: Duration::ZERO,
-        seen_end_within: None,
+        end_observed_within: None,
         run: RunId("run".into()),
         rules: DedupeRules::from(&PolicyProfile::Standard.policy(ToolClass::Mutating)),
         tool: ToolRef { namespace, tool },
@@ -146,8 +146,8 @@ fn outputs_are_bounded_in_bytes() {
     let large = "x".repeat(998);
     let keys: Vec<RecordKey> =
         (0..50).map(|number| answered(&store, &explicit(&number.to_string()), &large)).collect();
-    let held = keys.iter().filter(|key| holds(&store, **key)).count();
-    assert_eq!(held, 10, "as many as fit");
+    let left = keys.iter().filter(|key| holds(&store, **key)).count();
+    assert_eq!(left, 10, "as many as fit");
     assert!(holds(&store, keys[49]));
 }
 
@@ -171,8 +171,8 @@ fn open_records_evict_finished_ones() {
     };
     for settles in [SettleDelay::WhenOwnerReports, SettleDelay::Settled] {
         now(store.save(&cut(settles))).unwrap();
-        let held = answers.iter().filter(|key| holds(&store, **key)).count();
-        assert_eq!(held, 9, "the oldest has made room, and no other one: {settles:?}");
+        let left = answers.iter().filter(|key| holds(&store, **key)).count();
+        assert_eq!(left, 9, "the oldest has made room, and no other one: {settles:?}");
         check_the_books(&store);
     }
     let record = now(store.record(save.claimed.key)).unwrap().unwrap();
@@ -182,9 +182,9 @@ fn open_records_evict_finished_ones() {
 #[test]
 fn a_full_store_evicts_expired_records() {
     let (store, clock) = store(10);
-    let mut held = keyless("0");
-    held.rules.keep.open = 5 * SECOND;
-    take(&store, &held);
+    let mut expiring = keyless("0");
+    expiring.rules.keep.open = 5 * SECOND;
+    take(&store, &expiring);
     for number in 1..10 {
         take(&store, &keyless(&number.to_string()));
     }
@@ -198,11 +198,11 @@ fn a_result_without_a_record_and_without_room_is_not_saved() {
     let (store, _) = store(10);
     let lost = take(&store, &explicit("lost"));
     now(store.flush(&FlushTarget::Key(lost.key))).unwrap();
-    let held: Vec<_> = (0..10).map(|number| take(&store, &keyless(&number.to_string()))).collect();
+    let open: Vec<_> = (0..10).map(|number| take(&store, &keyless(&number.to_string()))).collect();
     let save = saving(lost, "paid");
     let refused = now(store.save(&save)).unwrap_err();
     assert_eq!((refused.fault(), refused.kind()), (StoreFault::NotDone, StoreErrorKind::Full));
-    let [first, ..] = held.as_slice() else { panic!() };
+    let [first, ..] = open.as_slice() else { panic!() };
     now(store.flush(&FlushTarget::Key(first.key))).unwrap();
     assert!(
         matches!(now(store.save(&save)), Ok(SaveVerdict::Saved(_))),
@@ -279,7 +279,7 @@ fn neither_the_index_nor_the_order_of_records_grows_with_one_that_changes() {
         now(store.flush(&FlushTarget::Key(key("again")))).unwrap();
     }
     store.shards.in_each_shard(|_, shard| {
-        assert!(shard.index.len() <= 21 && shard.kept.len() <= 40 && shard.spare.len() <= 40);
+        assert!(shard.index.len() <= 21 && shard.regular.len() <= 40 && shard.spare.len() <= 40);
     });
     assert_eq!(check_the_books(&store).records, 1);
 }
@@ -303,10 +303,10 @@ fn documents_are_bounded_and_make_room_for_those_that_expired() {
 #[test]
 fn a_store_of_one_process_has_no_news() {
     let (store, _) = store(10);
-    let mut news = store.events();
+    let mut events = store.events();
     let name = DocumentName { kind: DocumentKind::Breaker, id: "bank/pay".into() };
     now(store.write(&name, DocumentWrite { replaces: None, body: Some("x".into()), expires: None })).unwrap();
-    assert!(news.try_recv().is_err());
+    assert!(events.try_recv().is_err());
 }
 
 #[test]

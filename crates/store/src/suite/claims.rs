@@ -90,7 +90,7 @@ pub(super) async fn a_lapsed_run_that_is_not_safe_to_repeat_is_reported_as_unkno
         let first = world.take_and_lapse(world.leader(column, "unsafe")).await;
         let second = world.duplicate(column, "unsafe", &first);
         let look = Claim { intent: ClaimIntent::Look, ..second.clone() };
-        let told = world.told(&look).await;
+        let status = world.unknown_status(&look).await;
         let found = world.found(first.key).await;
         assert_eq!(world.verdict(&second).await, "tell not yet", "{column:?}");
         assert_eq!(
@@ -103,16 +103,16 @@ pub(super) async fn a_lapsed_run_that_is_not_safe_to_repeat_is_reported_as_unkno
             (&first.owner, first.version + 1),
             "its late answer counts"
         );
-        assert_eq!(found.receipt(), told.receipt);
+        assert_eq!(found.receipt(), status.receipt);
         let UnknownOutcome { settles, observed, details: words, output } = unknown_outcome(&found);
-        let seen = match world.sight(&first.owner) {
+        let reason = match world.sight(&first.owner) {
             LeaseOwnerState::Gone => UnknownOutcomeReason::ProcessDied,
             LeaseOwnerState::Alive | LeaseOwnerState::Time => UnknownOutcomeReason::NoAnswer,
         };
-        assert_eq!((observed, words, output), (seen, None, None));
-        assert_eq!((told.observed, told.output), (seen, None));
+        assert_eq!((observed, words, output), (reason, None, None));
+        assert_eq!((status.observed, status.output), (reason, None));
         assert!(matches!(settles, SettleTime::By(_)), "nobody can see its end: {settles:?}");
-        let SettleStatus::NotYet(left) = told.end else { panic!("{column:?}") };
+        let SettleStatus::NotYet(left) = status.end else { panic!("{column:?}") };
         assert!(world.is_left(left, LONG), "as long as it may linger: {left:?}");
     }
 }
@@ -173,7 +173,7 @@ pub(super) async fn a_double_dispatch_is_one_call(world: SuiteWorld) {
         LocalKnowledge { answered_unsaved: vec![record.owner.clone()], ..LocalKnowledge::default() };
     let not_twice = |claim: Claim| Claim { rules: rules(), ..twice(claim) };
     let old = |age: Duration| Claim { age, ..twice(world.keyless("equal")) };
-    for (what, known, claim, expected) in [
+    for (case, known, claim, expected) in [
         ("before the answer", &overlap, twice(world.keyless("equal")), "replay double dispatch"),
         ("before that of another", &overlapped(world.owner()), twice(world.keyless("equal")), "nothing"),
         ("after the answer", &nothing, twice(world.keyless("equal")), "nothing"),
@@ -183,7 +183,7 @@ pub(super) async fn a_double_dispatch_is_one_call(world: SuiteWorld) {
         ("other arguments", &overlap, twice(world.keyless("other")), "nothing"),
         ("where that is no rule", &overlap, not_twice(world.keyless("equal")), "nothing"),
     ] {
-        assert_eq!(world.verdict_knowing(known, &claim).await, expected, "{what}");
+        assert_eq!(world.verdict_knowing(known, &claim).await, expected, "{case}");
     }
 }
 
@@ -248,13 +248,13 @@ pub(super) async fn an_unknown_outcome_is_reported(world: SuiteWorld) {
     for (place, column) in COLUMNS.into_iter().enumerate() {
         let (record, receipt) = world.run(&world.leader(column, "unknown"), unknown_for_good()).await;
         let second = world.duplicate(column, "unknown", &record);
-        let told = world.told(&second).await;
+        let status = world.unknown_status(&second).await;
         assert_eq!(
-            (told.end, told.observed),
+            (status.end, status.observed),
             (SettleStatus::Settled, UnknownOutcomeReason::ErrorAnswer),
             "{column:?}"
         );
-        assert_eq!((told.output, told.receipt), (Some(output("what it said")), receipt.clone()));
+        assert_eq!((status.output, status.receipt), (Some(output("what it said")), receipt.clone()));
         let at_once =
             Claim { rules: DedupeRules { after_telling: Duration::ZERO, ..rules() }, ..second.clone() };
         assert_eq!(world.verdict(&at_once).await, "tell final", "nobody was told: {column:?}");
@@ -265,12 +265,12 @@ pub(super) async fn an_unknown_outcome_is_reported(world: SuiteWorld) {
             after_telling: Duration::ZERO,
             ..rules()
         };
-        let held = Claim { rules: hold, ..second.clone() };
-        assert_eq!(world.verdict(&held).await, "tell final", "{column:?}");
-        assert_eq!(world.told(&held).await.runs_in, None, "not by itself: {column:?}");
+        let holding = Claim { rules: hold, ..second.clone() };
+        assert_eq!(world.verdict(&holding).await, "tell final", "{column:?}");
+        assert_eq!(world.unknown_status(&holding).await.runs_in, None, "not by itself: {column:?}");
         if world.stands_still() {
             world.pass(1).await;
-            let runs_in = world.told(&second).await.runs_in;
+            let runs_in = world.unknown_status(&second).await.runs_in;
             match column {
                 SuiteColumn::Explicit => assert_eq!(runs_in, None, "a key is for one run"),
                 SuiteColumn::Equal => {
@@ -298,8 +298,8 @@ pub(super) async fn an_unknown_outcome_that_was_verified_runs_again(world: Suite
         let another = looked_into(world.owner());
         assert_eq!(world.verdict_knowing(&another, &second).await, "tell final", "{column:?}");
         let rules = DedupeRules { after_unknown: UnknownOutcomePolicy::Hold, ..rules() };
-        let held = Claim { rules, ..second.clone() };
-        assert_eq!(world.verdict_knowing(&looked, &held).await, "tell final", "{column:?}");
+        let holding = Claim { rules, ..second.clone() };
+        assert_eq!(world.verdict_knowing(&looked, &holding).await, "tell final", "{column:?}");
         assert_eq!(world.verdict_knowing(&looked, &second).await, expected[place], "{column:?}");
     }
     // The delivery of the response need not be known to the store.
@@ -317,13 +317,13 @@ pub(super) async fn an_attempt_that_may_still_take_effect_is_reported_as_pending
         for column in COLUMNS {
             let (record, receipt) = world.run(&world.leader(column, name), unknown(settles)).await;
             let second = world.duplicate(column, name, &record);
-            let told = world.told(&second).await;
-            let SettleStatus::NotYet(left) = told.end else { panic!("{name}: {column:?}") };
+            let status = world.unknown_status(&second).await;
+            let SettleStatus::NotYet(left) = status.end else { panic!("{name}: {column:?}") };
             match announced {
                 Some(span) => assert!(world.is_left(left, span), "{name}: {column:?}: {left:?}"),
                 None => assert_eq!(left, None, "{name}: {column:?}"),
             }
-            assert_eq!((told.output, &told.receipt), (Some(output("what it said")), &receipt));
+            assert_eq!((status.output, &status.receipt), (Some(output("what it said")), &receipt));
 
             // Not even for a caller that got a response, has waited long enough, and has checked.
             world.delivered(&receipt, world.now()).await.unwrap();
@@ -350,7 +350,7 @@ pub(super) async fn an_attempt_is_over_when_its_time_has_come(world: SuiteWorld)
         if world.stands_still() {
             world.pass(1).await;
             assert_eq!(
-                world.told(&second).await.end,
+                world.unknown_status(&second).await.end,
                 SettleStatus::NotYet(Some(world.moment())),
                 "{column:?}"
             );
@@ -372,12 +372,12 @@ pub(super) async fn an_attempt_whose_owner_is_gone_is_settled_after_a_time(world
         let cut = world.found(first.key).await;
         let second = world.duplicate(column, "gone", &first);
         let look = Claim { intent: ClaimIntent::Look, ..second.clone() };
-        let told = world.told(&look).await;
-        let SettleStatus::NotYet(left) = told.end else { panic!("{column:?}") };
+        let status = world.unknown_status(&look).await;
+        let SettleStatus::NotYet(left) = status.end else { panic!("{column:?}") };
         assert!(world.is_left(left, LONG), "as long as it may linger: {left:?}");
         let found = world.found(first.key).await;
         assert_eq!((&found.owner, found.version), (&first.owner, cut.version + 1), "{column:?}");
-        assert_eq!(found.receipt(), told.receipt);
+        assert_eq!(found.receipt(), status.receipt);
         assert_eq!(world.verdict(&second).await, "tell not yet", "{column:?}");
         assert_eq!(
             world.found(first.key).await,
@@ -406,10 +406,10 @@ pub(super) async fn an_attempt_whose_owner_is_gone_is_settled_after_a_time(world
 pub(super) async fn an_attempt_whose_owner_would_have_seen_its_end_is_settled_by_then(world: SuiteWorld) {
     let within = 3 * LONG;
     for column in COLUMNS {
-        let claim = Claim { seen_end_within: Some(within), ..world.leader(column, "child") };
+        let claim = Claim { end_observed_within: Some(within), ..world.leader(column, "child") };
         let first = world.take_and_lapse(claim).await;
-        let seen_by = first.seen_end_by.expect("its driver sees the end of an attempt");
-        assert!(seen_by <= world.now() + within, "counted from the claim");
+        let observed_by = first.end_observed_by.expect("its driver sees the end of an attempt");
+        assert!(observed_by <= world.now() + within, "counted from the claim");
         let rules = DedupeRules { linger: Duration::ZERO, settle: LONG, ..rules() };
         let second = Claim { rules, ..world.duplicate(column, "child", &first) };
         assert_eq!(world.verdict(&second).await, "tell not yet", "{column:?}");
@@ -421,7 +421,7 @@ pub(super) async fn an_attempt_whose_owner_would_have_seen_its_end_is_settled_by
             let now = world.now();
             assert!(end > now + LONG && end < now + 2 * LONG, "{column:?}: {end:?}");
         } else {
-            assert_eq!(end, seen_by + LONG, "it may live: {column:?}");
+            assert_eq!(end, observed_by + LONG, "it may live: {column:?}");
         }
     }
 }

@@ -115,8 +115,8 @@ pub(super) async fn one_of_many_writers_of_a_document_wins(world: SuiteWorld) {
             writers.spawn(async move { (put(&*store, &name, replaces, &body).await, body) });
         }
         let mut winner = None;
-        while let Some(ended) = writers.join_next().await {
-            if let (DocumentWriteOutcome::Written(version), body) = ended.unwrap() {
+        while let Some(result) = writers.join_next().await {
+            if let (DocumentWriteOutcome::Written(version), body) = result.unwrap() {
                 assert!(winner.is_none(), "two writers replaced one version");
                 winner = Some(Document { version, body: body.into() });
             }
@@ -131,19 +131,19 @@ pub(super) async fn other_processes_get_an_event_for_a_document(world: SuiteWorl
     if !world.is_shared() {
         return;
     }
-    let mut news = world.second().events();
+    let mut events = world.second().events();
     let name = name(DocumentKind::Breaker, "bank/pay");
     let first = written(put(&*world.first(), &name, None, "open").await);
-    within("news of a new document", heard(&mut news, &name)).await;
+    within("news of a new document", wait_for_change(&mut events, &name)).await;
     let second = written(put(&*world.first(), &name, Some(first), "closed").await);
-    within("news of a changed document", heard(&mut news, &name)).await;
+    within("news of a changed document", wait_for_change(&mut events, &name)).await;
     written(remove(&*world.first(), &name, Some(second)).await);
-    within("news of a removed document", heard(&mut news, &name)).await;
+    within("news of a removed document", wait_for_change(&mut events, &name)).await;
 }
 
-async fn heard(news: &mut tokio::sync::broadcast::Receiver<StoreEvent>, name: &DocumentName) {
+async fn wait_for_change(events: &mut tokio::sync::broadcast::Receiver<StoreEvent>, name: &DocumentName) {
     loop {
-        match news.recv().await.unwrap() {
+        match events.recv().await.unwrap() {
             StoreEvent::DocumentChanged(changed) if changed == *name => return,
             StoreEvent::DocumentChanged(_)
             | StoreEvent::Emptied

@@ -63,8 +63,8 @@ pub(super) async fn a_journal_is_read_page_by_page(world: SuiteWorld) {
         }
         let places: Vec<JournalPosition> = paged.iter().map(|(place, _)| *place).collect();
         assert!(places.is_sorted_by(|newer, older| newer > older), "each has its own place, in order");
-        let seen: Vec<JournalEntry> = paged.into_iter().map(|(_, entry)| entry).collect();
-        let known: Vec<JournalEntry> = seen.into_iter().filter(|entry| &*entry.subject != "new").collect();
+        let entries: Vec<JournalEntry> = paged.into_iter().map(|(_, entry)| entry).collect();
+        let known: Vec<JournalEntry> = entries.into_iter().filter(|entry| &*entry.subject != "new").collect();
         assert_eq!(known, about(subject), "each once, {limit} at a time");
     }
 }
@@ -116,8 +116,8 @@ pub(super) async fn a_journal_is_bounded_in_number(world: SuiteWorld) {
     let keep = JournalLimits { most: 12, ..KEEP };
     for (number, some) in all.chunks(5).enumerate() {
         world.append(Journal::Audit, some, keep).await.unwrap();
-        let kept = read(&world, &everything(Journal::Audit)).await;
-        assert_eq!(kept.len(), (5 * (number + 1)).min(12));
+        let stored = read(&world, &everything(Journal::Audit)).await;
+        assert_eq!(stored.len(), (5 * (number + 1)).min(12));
     }
     let newest: Vec<JournalEntry> = all.iter().rev().take(12).cloned().collect();
     assert_eq!(read(&world, &everything(Journal::Audit)).await, newest);
@@ -132,15 +132,15 @@ pub(super) async fn a_journal_is_bounded_by_subject(world: SuiteWorld) {
     for some in loud.chunks(5) {
         world.append(Journal::Failures, some, keep).await.unwrap();
     }
-    let mut kept: Vec<JournalEntry> = loud.iter().rev().take(3).cloned().collect();
+    let mut stored: Vec<JournalEntry> = loud.iter().rev().take(3).cloned().collect();
     let of_loud = JournalQuery { subject: Some("loud".into()), ..everything(Journal::Failures) };
-    assert_eq!(read(&world, &of_loud).await, kept);
-    kept.push(quiet);
-    assert_eq!(read(&world, &everything(Journal::Failures)).await, kept, "one that is loud costs no other");
+    assert_eq!(read(&world, &of_loud).await, stored);
+    stored.push(quiet);
+    assert_eq!(read(&world, &everything(Journal::Failures)).await, stored, "one that is loud costs no other");
     // Positions stay the same, also if entries between them are gone.
     let first = world.entries(&JournalQuery { limit: 1, ..everything(Journal::Failures) }).await.unwrap();
     let behind = JournalQuery { before: Some(first[0].0), ..everything(Journal::Failures) };
-    assert_eq!(read(&world, &behind).await, kept[1..]);
+    assert_eq!(read(&world, &behind).await, stored[1..]);
 }
 
 pub(super) async fn a_journal_is_bounded_in_age(world: SuiteWorld) {
@@ -151,20 +151,20 @@ pub(super) async fn a_journal_is_bounded_in_age(world: SuiteWorld) {
         entry
     };
     let (oldest, old) = (append(0, KEEP).await, append(1, KEEP).await);
-    let kept = async || read(&world, &everything(Journal::Traces)).await;
-    assert_eq!(kept().await, [old.clone(), oldest.clone()], "neither is too old yet");
+    let stored = async || read(&world, &everything(Journal::Traces)).await;
+    assert_eq!(stored().await, [old.clone(), oldest.clone()], "neither is too old yet");
     // The next append limits the age to a moment.
     let short = JournalLimits { age: world.moment(), ..KEEP };
     let new = entry(world.now(), 2);
     world.append(Journal::Traces, std::slice::from_ref(&new), short).await.unwrap();
-    let left = kept().await;
+    let left = stored().await;
     assert!(!left.contains(&oldest) && !left.contains(&old), "by the next entry: {left:?}");
     if world.stands_still() {
         assert_eq!(left, [new], "which is not too old itself");
     }
     world.pass(2).await;
     world.sweep().await.unwrap();
-    assert_eq!(kept().await, [], "by a sweep");
+    assert_eq!(stored().await, [], "by a sweep");
 }
 
 pub(super) async fn journals_are_apart(world: SuiteWorld) {
@@ -172,9 +172,9 @@ pub(super) async fn journals_are_apart(world: SuiteWorld) {
         world.append(journal, &[entry(world.now(), number)], KEEP).await.unwrap();
     }
     for (number, journal) in (0..).zip(Journal::ALL) {
-        let kept = read(&world, &everything(journal)).await;
-        assert_eq!(kept.len(), 1);
-        assert_eq!(*kept[0].body, *format!(r#"{{"number":{number}}}"#));
+        let stored = read(&world, &everything(journal)).await;
+        assert_eq!(stored.len(), 1);
+        assert_eq!(*stored[0].body, *format!(r#"{{"number":{number}}}"#));
     }
 }
 

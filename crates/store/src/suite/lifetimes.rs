@@ -239,9 +239,9 @@ pub(super) async fn a_full_store_evicts_finished_records_only(world: SuiteWorld)
     for number in 0..2 * most {
         world.run(&world.explicit(&format!("done {number}")), done("paid")).await;
     }
-    let held = count(&world).await;
-    assert!(held <= most, "{held} records in a store of {most}");
-    assert!(held > most / 2, "it forgets no more than it has to, but {held} of {most} are left");
+    let left = count(&world).await;
+    assert!(left <= most, "{left} records in a store of {most}");
+    assert!(left > most / 2, "it forgets no more than it has to, but {left} of {most} are left");
     for (number, key) in pinned.into_iter().enumerate() {
         assert!(!world.is_absent(key).await, "open record {number} of {open} was forgotten");
         assert_eq!(world.verdict(&world.keyless(&format!("open {number}"))).await, "follow");
@@ -252,29 +252,29 @@ pub(super) async fn a_full_store_evicts_finished_records_only(world: SuiteWorld)
 
 pub(super) async fn a_store_full_of_open_records_reports_it(world: SuiteWorld) {
     let Some(most) = world.most() else { return };
-    let mut held = Vec::new();
+    let mut records = Vec::new();
     loop {
-        let claim = world.keyless(&format!("open {}", held.len()));
+        let claim = world.keyless(&format!("open {}", records.len()));
         match world.ask(&claim).await {
-            ClaimVerdict::Acquired(record) => held.push(Arc::unwrap_or_clone(record)),
+            ClaimVerdict::Acquired(record) => records.push(Arc::unwrap_or_clone(record)),
             ClaimVerdict::Full => break,
-            verdict => panic!("{verdict:?} for call {}", held.len()),
+            verdict => panic!("{verdict:?} for call {}", records.len()),
         }
-        assert!(held.len() <= most, "more than {most} open records");
+        assert!(records.len() <= most, "more than {most} open records");
     }
-    assert_eq!(held.len(), most, "full means full");
+    assert_eq!(records.len(), most, "full means full");
     let refused = world.keyless(&format!("open {most}"));
     assert!(world.is_absent(refused.address.own()).await, "nothing is written");
     assert_eq!(world.verdict(&world.keyless("open 0")).await, "follow", "duplicates need no room");
     assert_eq!(count(&world).await, most);
 
-    let [first, second, ..] = held.as_slice() else { panic!("a store of {most} is too small to test") };
+    let [first, second, ..] = records.as_slice() else { panic!("a store of {most} is too small to test") };
     world.release(&release(first)).await.unwrap();
     assert_eq!(world.verdict(&refused).await, "mine", "what was given back makes room");
     assert_eq!(world.verdict(&world.keyless("one more")).await, "full");
     world.save(&save(second, done("paid"))).await.unwrap();
     assert_eq!(world.verdict(&world.keyless("one more")).await, "mine", "what is finished makes room");
-    assert_eq!(world.found(held[2].key).await, held[2]);
+    assert_eq!(world.found(records[2].key).await, records[2]);
 }
 
 async fn count(world: &SuiteWorld) -> usize {

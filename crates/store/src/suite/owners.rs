@@ -76,17 +76,17 @@ pub(super) async fn a_result_is_saved_under_the_fence(world: SuiteWorld) {
         let attempts: Vec<_> = (0..20).map(|number| attempt(&world, number)).collect();
         let answer = SaveRequest { attempts: attempts.clone(), ..save(&record, done("paid")) };
         let receipt = saved(world.save(&answer).await.unwrap());
-        let kept = world.found(record.key).await;
-        assert_eq!(kept.receipt(), receipt);
-        assert_eq!((&kept.state, kept.delivered), (&DedupeState::Done(Some(output("paid"))), None));
-        assert_eq!(kept.attempts, attempts[4..], "the last of them, word for word");
+        let stored = world.found(record.key).await;
+        assert_eq!(stored.receipt(), receipt);
+        assert_eq!((&stored.state, stored.delivered), (&DedupeState::Done(Some(output("paid"))), None));
+        assert_eq!(stored.attempts, attempts[4..], "the last of them, word for word");
     }
     let record = world.take(&world.explicit("kept back")).await;
     let at = world.now();
     let late = SaveRequest { delivered: Some(at), ..save(&record, RunOutcome::Done(None)) };
     saved(world.save(&late).await.unwrap());
-    let kept = world.found(record.key).await;
-    assert_eq!((kept.state, kept.delivered), (DedupeState::Done(None), Some(at)));
+    let stored = world.found(record.key).await;
+    assert_eq!((stored.state, stored.delivered), (DedupeState::Done(None), Some(at)));
 }
 
 fn attempt(world: &SuiteWorld, number: u32) -> AttemptRecord {
@@ -111,10 +111,10 @@ pub(super) async fn a_save_that_is_repeated_changes_nothing(world: SuiteWorld) {
         let claim = world.explicit(name);
         let record = world.take(&claim).await;
         let receipt = saved(world.save(&save(&record, ending.clone())).await.unwrap());
-        let kept = world.found(record.key).await;
+        let stored = world.found(record.key).await;
         assert_eq!(saved(world.second().save(&save(&record, ending)).await.unwrap()), receipt, "{name}");
         assert_eq!(world.save(&save(&record, other)).await.unwrap(), SaveVerdict::FenceLost, "{name}");
-        assert_eq!(world.found(record.key).await, kept, "{name}");
+        assert_eq!(world.found(record.key).await, stored, "{name}");
     }
     let record = world.take(&world.explicit("unknown")).await;
     let receipt = saved(world.save(&save(&record, unknown_for_good())).await.unwrap());
@@ -126,16 +126,16 @@ pub(super) async fn a_late_result_turns_unknown_into_done(world: SuiteWorld) {
         let first = world.take_and_lapse(world.leader(column, "late")).await;
         let rules = DedupeRules { linger: Duration::ZERO, ..rules() };
         let second = Claim { rules, ..world.duplicate(column, "late", &first) };
-        let told = world.told(&second).await.receipt;
-        world.delivered(&told, long_after(world.now())).await.unwrap();
+        let earlier = world.unknown_status(&second).await.receipt;
+        world.delivered(&earlier, long_after(world.now())).await.unwrap();
         assert!(world.found(first.key).await.delivered.is_some(), "{column:?}");
         let receipt = saved(world.save(&save(&first, done("paid"))).await.unwrap());
-        let kept = world.found(first.key).await;
-        assert_eq!(kept.receipt(), receipt);
-        assert_eq!(kept.delivered, None, "what was told is not this answer");
+        let stored = world.found(first.key).await;
+        assert_eq!(stored.receipt(), receipt);
+        assert_eq!(stored.delivered, None, "what was told is not this answer");
         // The delivery of the earlier response is recorded late, and has no effect.
-        world.delivered(&told, world.now()).await.unwrap();
-        assert_eq!(world.found(first.key).await, kept);
+        world.delivered(&earlier, world.now()).await.unwrap();
+        assert_eq!(world.found(first.key).await, stored);
         assert!(matches!(world.ask(&second).await, ClaimVerdict::Replay(_)), "{column:?}");
     }
     // In any state that the owner has reported before.
@@ -143,15 +143,15 @@ pub(super) async fn a_late_result_turns_unknown_into_done(world: SuiteWorld) {
         for ending in [done("paid"), failed(FailurePermanence::ForGood)] {
             let name = format!("{settles:?} {ending:?}");
             let record = world.take(&world.explicit(&name)).await;
-            let told = saved(world.save(&save(&record, unknown(settles))).await.unwrap());
+            let earlier = saved(world.save(&save(&record, unknown(settles))).await.unwrap());
             let receipt = saved(world.second().save(&save(&record, ending)).await.unwrap());
-            assert!(receipt.version > told.version, "{name}");
-            let kept = world.found(record.key).await;
-            assert!(!kept.is_open() && kept.receipt() == receipt, "{name}: {kept:?}");
+            assert!(receipt.version > earlier.version, "{name}");
+            let stored = world.found(record.key).await;
+            assert!(!stored.is_open() && stored.receipt() == receipt, "{name}: {stored:?}");
             // Reporting an unknown outcome comes too late.
             let late = world.save(&save(&record, unknown(settles))).await.unwrap();
             assert_eq!(late, SaveVerdict::FenceLost, "{name}");
-            assert_eq!(world.found(record.key).await, kept, "{name}");
+            assert_eq!(world.found(record.key).await, stored, "{name}");
         }
     }
 }
@@ -164,18 +164,22 @@ pub(super) async fn an_owner_that_knows_more_about_the_end_overrides(world: Suit
         for (step, settles) in knowing.into_iter().enumerate() {
             let receipt =
                 saved(world.handle(step as u64).save(&save(&claimed, unknown(settles))).await.unwrap());
-            let kept = world.found(claimed.key).await;
-            assert_eq!((kept.receipt(), kept.version), (receipt.clone(), before.version + 1), "{settles:?}");
+            let stored = world.found(claimed.key).await;
+            assert_eq!(
+                (stored.receipt(), stored.version),
+                (receipt.clone(), before.version + 1),
+                "{settles:?}"
+            );
             for known in &knowing[..=step] {
                 // An announced time does not change.
                 let again = world.save(&save(&claimed, unknown(*known))).await.unwrap();
                 assert_eq!(saved(again), receipt, "{known:?} after {settles:?}");
-                assert_eq!(world.found(claimed.key).await, kept, "{known:?} after {settles:?}");
+                assert_eq!(world.found(claimed.key).await, stored, "{known:?} after {settles:?}");
             }
             // The delivery of an earlier response does not count for the current one.
             world.delivered(&before.receipt(), world.now() + 2 * LONG).await.unwrap();
-            assert_eq!(world.found(claimed.key).await, kept, "{settles:?}");
-            before = kept;
+            assert_eq!(world.found(claimed.key).await, stored, "{settles:?}");
+            before = stored;
         }
         let second = world.duplicate(column, "end", &claimed);
         assert_eq!(world.verdict(&second).await, "tell final", "{column:?}");
@@ -191,9 +195,9 @@ pub(super) async fn a_delivered_final_response_stays_delivered(world: SuiteWorld
     let marked = world.found(record.key).await;
     assert_eq!(marked.delivered, Some(at));
     saved(world.save(&save(&record, unknown_for_good())).await.unwrap());
-    let kept = world.found(record.key).await;
+    let stored = world.found(record.key).await;
     assert_eq!(
-        (kept.delivered, kept.version),
+        (stored.delivered, stored.version),
         (Some(at), marked.version + 1),
         "its owner has seen the end too"
     );
@@ -205,9 +209,9 @@ pub(super) async fn a_save_that_finds_nothing_writes(world: SuiteWorld) {
         world.release(&release(&record)).await.unwrap();
         assert!(world.is_absent(record.key).await);
         let receipt = saved(world.save(&save(&record, done("paid"))).await.unwrap());
-        let kept = world.found(record.key).await;
-        assert_eq!((kept.receipt(), &kept.owner), (receipt, &record.owner));
-        assert!(kept.version > record.version, "a mark for what was there before must miss");
+        let stored = world.found(record.key).await;
+        assert_eq!((stored.receipt(), &stored.owner), (receipt, &record.owner));
+        assert!(stored.version > record.version, "a mark for what was there before must miss");
         let second = world.duplicate(column, "gone", &record);
         assert!(
             matches!(world.ask(&second).await, ClaimVerdict::Replay(_)),
@@ -434,18 +438,18 @@ pub(super) async fn a_call_cannot_be_resolved_as_not_run_before_its_end(world: S
 
 pub(super) async fn an_abandoned_run_is_recorded_as_unknown_once(world: SuiteWorld) {
     for column in COLUMNS {
-        let held = world.take(&world.leader(column, "held")).await;
-        assert_eq!(world.mark_abandoned(held.key, &rules()).await.unwrap(), None, "{column:?}");
-        assert_eq!(world.found(held.key).await, held);
+        let live = world.take(&world.leader(column, "held")).await;
+        assert_eq!(world.mark_abandoned(live.key, &rules()).await.unwrap(), None, "{column:?}");
+        assert_eq!(world.found(live.key).await, live);
 
-        let gone = world.take_and_lapse(world.leader(column, "gone")).await;
+        let abandoned = world.take_and_lapse(world.leader(column, "gone")).await;
         let marked =
-            world.second().mark_abandoned(gone.key, &rules()).await.unwrap().expect("it is abandoned");
-        assert_eq!(world.found(gone.key).await, marked);
+            world.second().mark_abandoned(abandoned.key, &rules()).await.unwrap().expect("it is abandoned");
+        assert_eq!(world.found(abandoned.key).await, marked);
         let DedupeState::Unknown(unknown) = &marked.state else { panic!("{column:?}: {:?}", marked.state) };
         assert!(!unknown.is_settled(world.now()), "its time begins now: {column:?}");
-        assert_eq!(world.mark_abandoned(gone.key, &rules()).await.unwrap(), None, "once: {column:?}");
-        let second = world.duplicate(column, "gone", &gone);
+        assert_eq!(world.mark_abandoned(abandoned.key, &rules()).await.unwrap(), None, "once: {column:?}");
+        let second = world.duplicate(column, "gone", &abandoned);
         assert_eq!(world.verdict(&second).await, "tell not yet", "{column:?}");
     }
     // A call that was not sent, or is safe to repeat, may be run by the next caller.

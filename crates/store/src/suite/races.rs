@@ -124,8 +124,8 @@ pub(super) async fn calls_that_cross_do_not_block_each_other(world: SuiteWorld) 
             }
         });
     }
-    while let Some(ended) = within("calls that cross", callers.join_next()).await {
-        ended.unwrap();
+    while let Some(result) = within("calls that cross", callers.join_next()).await {
+        result.unwrap();
     }
 }
 

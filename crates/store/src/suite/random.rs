@@ -53,7 +53,7 @@ struct RandomHistory<'w> {
     session: SessionKey,
     /// Claims so far, newest last.
     claims: Vec<Claim>,
-    held: Vec<RealAndModel<DedupeRecord>>,
+    claimed: Vec<RealAndModel<DedupeRecord>>,
     receipts: Vec<RealAndModel<DeliveryReceipt>>,
     followed: Vec<RecordKey>,
     marks: Vec<(RealAndModel<DeliveryReceipt>, Timestamp)>,
@@ -71,7 +71,7 @@ impl<'w> RandomHistory<'w> {
             step: 0,
             session: SessionKey::new(format!("history {seed}")).unwrap(),
             claims: Vec::new(),
-            held: Vec::new(),
+            claimed: Vec::new(),
             receipts: Vec::new(),
             followed: Vec::new(),
             marks: Vec::new(),
@@ -129,7 +129,7 @@ impl<'w> RandomHistory<'w> {
         self.same(&self.timeless_verdict(&verdict), &self.timeless_verdict(&expected));
         match (verdict, expected) {
             (ClaimVerdict::Acquired(real), ClaimVerdict::Acquired(model)) => {
-                self.held.push(RealAndModel {
+                self.claimed.push(RealAndModel {
                     real: Arc::unwrap_or_clone(real),
                     model: Arc::unwrap_or_clone(model),
                 });
@@ -147,9 +147,9 @@ impl<'w> RandomHistory<'w> {
 
     /// Returns some of the recent runs, as a process may know them.
     fn some_runs(&mut self) -> Vec<ClaimOwner> {
-        let recent = self.held.len().saturating_sub(4);
-        let recent = self.held[recent..].iter().filter(|_| self.random.one_in(2));
-        recent.map(|held| held.real.owner.clone()).collect()
+        let recent = self.claimed.len().saturating_sub(4);
+        let recent = self.claimed[recent..].iter().filter(|_| self.random.one_in(2));
+        recent.map(|claimed| claimed.real.owner.clone()).collect()
     }
 
     /// Returns a span that does not depend on the speed of the machine.
@@ -175,7 +175,7 @@ impl<'w> RandomHistory<'w> {
             rules.keep.done = self.span().max(self.world.moment());
             rules.keep.open = self.span().max(self.world.moment());
         }
-        let (age, seen_end_within) = (self.span(), self.span());
+        let (age, end_observed_within) = (self.span(), self.span());
         let random = &mut self.random;
         let arguments = format!("history {seed} arguments {}", random.below(2));
         let mut owner = self.world.owner();
@@ -218,7 +218,7 @@ impl<'w> RandomHistory<'w> {
             best_effort: random.one_in(5),
             arrived: Timestamp::from_millis(1_000_000),
             age,
-            seen_end_within: random.one_in(2).then_some(seen_end_within),
+            end_observed_within: random.one_in(2).then_some(end_observed_within),
             tool: if random.one_in(8) { tool("refund") } else { tool("pay") },
             session: Some(self.session.clone()),
             owner,
@@ -227,28 +227,28 @@ impl<'w> RandomHistory<'w> {
     }
 
     /// Returns one of the claimed records, mostly a recent one, and sometimes with a foreign token.
-    fn some_held(&mut self) -> Option<RealAndModel<DedupeRecord>> {
-        let recent = self.held.len().saturating_sub(4);
-        let some = if self.random.one_in(4) { &self.held[..] } else { &self.held[recent..] };
-        let mut held = self.random.pick(some)?.clone();
+    fn some_claimed(&mut self) -> Option<RealAndModel<DedupeRecord>> {
+        let recent = self.claimed.len().saturating_sub(4);
+        let some = if self.random.one_in(4) { &self.claimed[..] } else { &self.claimed[recent..] };
+        let mut claimed = self.random.pick(some)?.clone();
         if self.random.one_in(6) {
             let stranger = self.world.owner();
-            held.real.owner = stranger.clone();
-            held.model.owner = stranger;
+            claimed.real.owner = stranger.clone();
+            claimed.model.owner = stranger;
         }
         if self.random.one_in(10)
             && let Some(elsewhere) = self.random.pick(&self.claims)
         {
             // An owner that lost the response to its claim has another key.
-            held.real.key = elsewhere.address.own();
-            held.model.key = elsewhere.address.own();
+            claimed.real.key = elsewhere.address.own();
+            claimed.model.key = elsewhere.address.own();
         }
-        Some(held)
+        Some(claimed)
     }
 
     async fn save(&mut self) {
-        let Some(held) = self.some_held() else { return };
-        if self.is_left_in_the_index(&held.model) {
+        let Some(claimed) = self.some_claimed() else { return };
+        if self.is_left_in_the_index(&claimed.model) {
             return;
         }
         let ending = match self.random.below(5) {
@@ -265,9 +265,9 @@ impl<'w> RandomHistory<'w> {
         let delivered = self.random.one_in(8).then_some(Timestamp::from_millis(1_000_000));
         let of = |record: &DedupeRecord| SaveRequest { hold, delivered, ..save(record, ending.clone()) };
         let (store, now) = (self.world.handle(self.random.next()), self.world.now());
-        let verdict = store.save(&of(&held.real)).await.unwrap();
-        let expected = self.model.save(&of(&held.model), now);
-        self.story.push(format!("save {ending:?} as {:?}: {expected:?}", held.real.owner));
+        let verdict = store.save(&of(&claimed.real)).await.unwrap();
+        let expected = self.model.save(&of(&claimed.model), now);
+        self.story.push(format!("save {ending:?} as {:?}: {expected:?}", claimed.real.owner));
         match (verdict, expected) {
             (SaveVerdict::Saved(real), SaveVerdict::Saved(model)) => {
                 self.same(&self.timeless_receipt(&real), &self.timeless_receipt(&model));
@@ -280,9 +280,9 @@ impl<'w> RandomHistory<'w> {
     /// Returns true if the record is gone, and its index entry points to the record of another call: a call id that
     /// was reused with other arguments. Some stores remove such an entry and some do not, so that a save finds it
     /// free or taken.
-    fn is_left_in_the_index(&self, held: &DedupeRecord) -> bool {
-        let other = self.model.indexed(held.index).filter(|other| other.index != held.index);
-        other.is_some() && self.model.get(&held.key).is_none()
+    fn is_left_in_the_index(&self, record: &DedupeRecord) -> bool {
+        let other = self.model.indexed(record.index).filter(|other| other.index != record.index);
+        other.is_some() && self.model.get(&record.key).is_none()
     }
 
     fn unknown(&mut self) -> RunOutcome {
@@ -301,29 +301,29 @@ impl<'w> RandomHistory<'w> {
     }
 
     async fn release(&mut self) {
-        let Some(held) = self.some_held() else { return };
-        let index = if self.random.one_in(4) { None } else { held.real.index };
-        let release = ReleaseRequest { key: held.real.key, index, owner: held.real.owner };
+        let Some(claimed) = self.some_claimed() else { return };
+        let index = if self.random.one_in(4) { None } else { claimed.real.index };
+        let release = ReleaseRequest { key: claimed.real.key, index, owner: claimed.real.owner };
         self.story.push(format!("{release:?}"));
         self.world.handle(self.random.next()).release(&release).await.unwrap();
         self.model.release(&release);
     }
 
     async fn start(&mut self) {
-        let Some(held) = self.some_held() else { return };
+        let Some(claimed) = self.some_claimed() else { return };
         let (store, now) = (self.world.handle(self.random.next()), self.world.now());
-        let verdict = store.start(held.real.key, &held.real.owner).await.unwrap();
-        let expected = self.model.start(&held.model.key, &held.model.owner, now);
-        self.story.push(format!("start as {:?}: {expected:?}", held.real.owner));
+        let verdict = store.start(claimed.real.key, &claimed.real.owner).await.unwrap();
+        let expected = self.model.start(&claimed.model.key, &claimed.model.owner, now);
+        self.story.push(format!("start as {:?}: {expected:?}", claimed.real.owner));
         self.same(&verdict, &expected);
     }
 
     async fn renew(&mut self) {
-        let Some(held) = self.some_held() else { return };
+        let Some(claimed) = self.some_claimed() else { return };
         let (store, now) = (self.world.handle(self.random.next()), self.world.now());
-        let verdict = store.renew(&held.real, &lifetimes()).await.unwrap();
-        let expected = self.model.renew(&held.model, &lifetimes(), RecordAbsence::Removed, now);
-        self.story.push(format!("renew as {:?}: {expected:?}", held.real.owner));
+        let verdict = store.renew(&claimed.real, &lifetimes()).await.unwrap();
+        let expected = self.model.renew(&claimed.model, &lifetimes(), RecordAbsence::Removed, now);
+        self.story.push(format!("renew as {:?}: {expected:?}", claimed.real.owner));
         self.same(&verdict, &expected);
     }
 
@@ -441,15 +441,15 @@ impl<'w> RandomHistory<'w> {
                 replay.receipt = self.timeless_receipt(&replay.receipt);
                 ClaimVerdict::Replay(replay)
             }
-            ClaimVerdict::Unknown(told) if !self.world.stands_still() => {
-                let mut told = told.clone();
-                told.end = match told.end {
+            ClaimVerdict::Unknown(status) if !self.world.stands_still() => {
+                let mut status = status.clone();
+                status.end = match status.end {
                     SettleStatus::Settled => SettleStatus::Settled,
                     SettleStatus::NotYet(left) => SettleStatus::NotYet(left.map(|_| Duration::ZERO)),
                 };
-                told.runs_in = told.runs_in.map(|_| Duration::ZERO);
-                told.receipt = self.timeless_receipt(&told.receipt);
-                ClaimVerdict::Unknown(told)
+                status.runs_in = status.runs_in.map(|_| Duration::ZERO);
+                status.receipt = self.timeless_receipt(&status.receipt);
+                ClaimVerdict::Unknown(status)
             }
             ClaimVerdict::Replay(_)
             | ClaimVerdict::Unknown(_)
@@ -473,7 +473,7 @@ impl<'w> RandomHistory<'w> {
                 Lease::Record => Lease::Record,
                 Lease::Until(_) => Lease::Until(Timestamp::ZERO),
             },
-            seen_end_by: record.seen_end_by.map(|_| Timestamp::ZERO),
+            end_observed_by: record.end_observed_by.map(|_| Timestamp::ZERO),
             state: timeless_state(&record.state),
             created: Timestamp::ZERO,
             updated: Timestamp::ZERO,

@@ -78,8 +78,8 @@ pub(super) async fn every_follower_is_woken(world: SuiteWorld) {
         world.save(&save(record, done("paid"))).await.unwrap();
     }
     for (number, follower) in followers.into_iter().enumerate() {
-        let ended = within("a follower among many", follower).await;
-        assert!(ended.is_ok() || number % 7 == 0);
+        let result = within("a follower among many", follower).await;
+        assert!(result.is_ok() || number % 7 == 0);
     }
 }
 
@@ -133,15 +133,15 @@ impl FlightEnd {
 
 /// Starts a follower, and returns once it waits.
 async fn follow(store: Arc<dyn StateStore>, key: RecordKey) -> JoinHandle<()> {
-    let (begun, begins) = tokio::sync::oneshot::channel();
+    let (sender, receiver) = tokio::sync::oneshot::channel();
     let follower = tokio::spawn(async move {
         let mut settled = store.settled(key);
-        let mut begun = Some(begun);
+        let mut sender = Some(sender);
         poll_fn(|context| {
             let poll = settled.as_mut().poll(context);
-            if let Some(begun) = begun.take() {
+            if let Some(sender) = sender.take() {
                 // The case has ended if there is no receiver.
-                let _ = begun.send(());
+                let _ = sender.send(());
             }
             match poll {
                 Poll::Ready(()) => Poll::Ready(()),
@@ -150,6 +150,6 @@ async fn follow(store: Arc<dyn StateStore>, key: RecordKey) -> JoinHandle<()> {
         })
         .await;
     });
-    begins.await.unwrap();
+    receiver.await.unwrap();
     follower
 }

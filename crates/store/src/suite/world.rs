@@ -193,7 +193,7 @@ impl SuiteWorld {
             best_effort: false,
             arrived: self.now(),
             age: Duration::ZERO,
-            seen_end_within: None,
+            end_observed_within: None,
             run,
             rules: rules(),
             tool: tool("pay"),
@@ -260,11 +260,11 @@ impl SuiteWorld {
     }
 
     /// Claims a call whose outcome must be unknown.
-    pub(super) async fn told(&self, claim: &Claim) -> UnknownOutcomeStatus {
+    pub(super) async fn unknown_status(&self, claim: &Claim) -> UnknownOutcomeStatus {
         let verdict = self.ask(claim).await;
         let word = word(&verdict);
-        let ClaimVerdict::Unknown(told) = verdict else { panic!("expected to be told, got {word}") };
-        *told
+        let ClaimVerdict::Unknown(status) = verdict else { panic!("expected to be told, got {word}") };
+        *status
     }
 
     /// Returns true if this can be the rest of a span that began with the last write: all of it with manual time,
@@ -310,9 +310,9 @@ impl SuiteWorld {
 }
 
 /// Waits for an event that must come.
-pub(super) async fn within<F: Future>(what: &str, future: F) -> F::Output {
+pub(super) async fn within<F: Future>(event: &str, future: F) -> F::Output {
     let came = tokio::time::timeout(PATIENCE, future).await;
-    came.unwrap_or_else(|_| panic!("{what}: nothing came within {PATIENCE:?}"))
+    came.unwrap_or_else(|_| panic!("{event}: nothing came within {PATIENCE:?}"))
 }
 
 /// Returns a verdict as a word, as the table has it.
@@ -327,7 +327,7 @@ pub(super) fn word(verdict: &ClaimVerdict) -> &'static str {
             ReplayReason::DoubleDispatch => "replay double dispatch",
             ReplayReason::Waited => "answer",
         },
-        ClaimVerdict::Unknown(told) => match told.end {
+        ClaimVerdict::Unknown(status) => match status.end {
             SettleStatus::Settled => "tell final",
             SettleStatus::NotYet(_) => "tell not yet",
         },

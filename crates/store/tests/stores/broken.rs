@@ -471,7 +471,7 @@ impl BrokenStore {
             BrokenStoreFault::ChangesTokens => claim.owner.call += 1_000_000 * (number + 1),
             BrokenStoreFault::SeesNoDoubleDispatch => claim.rules.double_dispatch = false,
             BrokenStoreFault::IgnoresAge => claim.age = Duration::ZERO,
-            BrokenStoreFault::ForgetsWhoSeesTheEnd => claim.seen_end_within = None,
+            BrokenStoreFault::ForgetsWhoSeesTheEnd => claim.end_observed_within = None,
             BrokenStoreFault::TakesGoneForOver => claim.rules.linger = Duration::ZERO,
             BrokenStoreFault::ReplaysEveryFailure => claim.rules.cache_failures = FailureReplayPolicy::All,
             BrokenStoreFault::RunsAfterUnknown => claim.rules.after_telling = Duration::ZERO,
@@ -525,10 +525,10 @@ impl BrokenStore {
         }
         if self.is(BrokenStoreFault::DecidesOnAnEarlierLook) && claim.intent != ClaimIntent::Look {
             let look = Claim { intent: ClaimIntent::Look, ..claim.clone() };
-            let seen = self.inner.claim(&look, known).await.unwrap();
+            let verdict = self.inner.claim(&look, known).await.unwrap();
             tokio::task::yield_now().await;
-            if seen != ClaimVerdict::Nothing {
-                return seen;
+            if verdict != ClaimVerdict::Nothing {
+                return verdict;
             }
             self.forget(claim.address.own()).await;
             let newest = claim.address.index().and_then(|index| self.newest.lock().get(&index).copied());

@@ -38,17 +38,17 @@ impl<S: Subscriber> Layer<S> for LogLayer {
 
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let metadata = event.metadata();
-        if !self.logs.wants(level_of(metadata)) {
+        if !self.logs.is_enabled(level_of(metadata)) {
             return;
         }
-        let mut said = EventContent::default();
-        event.record(&mut said);
-        let name = said.event.as_deref().unwrap_or(metadata.target());
+        let mut content = EventContent::default();
+        event.record(&mut content);
+        let name = content.event.as_deref().unwrap_or(metadata.target());
         let mut entry = LogEntry::named(level_of(metadata), name, now());
-        if let Some(message) = &said.message {
+        if let Some(message) = &content.message {
             entry.field("message", &LogField::Text(message));
         }
-        for (name, value) in &said.fields {
+        for (name, value) in &content.fields {
             entry.field(name, &value.as_field());
         }
         self.logs.writer.write(entry);

@@ -79,14 +79,14 @@ impl LogEntry {
     }
 
     pub(crate) fn field(&mut self, name: &'static str, field: &LogField<'_>) {
-        let kept = match *field {
+        let value = match *field {
             LogField::Text(text) => LogValue::Text(beginning(text).into()),
             LogField::Own(text) => LogValue::Own(text.into()),
             LogField::Number(number) => LogValue::Number(number),
             LogField::Flag(flag) => LogValue::Flag(flag),
             LogField::Absent => return,
         };
-        self.fields.push((name, kept));
+        self.fields.push((name, value));
     }
 
     pub(crate) fn level(&self) -> LogLineLevel {

@@ -115,10 +115,10 @@ impl LogSink {
         let logs = self.clone();
         panic::set_hook(Box::new(move |info| {
             let payload = info.payload();
-            let said = payload.downcast_ref::<&str>().copied();
-            let said = said.or(payload.downcast_ref::<String>().map(String::as_str));
+            let message = payload.downcast_ref::<&str>().copied();
+            let message = message.or(payload.downcast_ref::<String>().map(String::as_str));
             let place = info.location().map(ToString::to_string);
-            let fields = [("message", LogField::text(said)), ("place", LogField::text(place.as_deref()))];
+            let fields = [("message", LogField::text(message)), ("place", LogField::text(place.as_deref()))];
             logs.write(LogLineLevel::Error, "panic", now(), &[&fields]);
             // The process may be about to end.
             logs.flush(Duration::from_secs(1));
@@ -131,7 +131,7 @@ impl LogSink {
     }
 
     /// Returns true if lines with this level are written.
-    pub(crate) fn wants(&self, level: LogLineLevel) -> bool {
+    pub(crate) fn is_enabled(&self, level: LogLineLevel) -> bool {
         level <= self.level
     }
 
@@ -143,14 +143,14 @@ impl LogSink {
         at: Timestamp,
         fields: &[&[(&'static str, LogField<'_>)]],
     ) {
-        if self.wants(level) {
+        if self.is_enabled(level) {
             self.writer.write(LogEntry::of(level, event, at, fields));
         }
     }
 
     /// Writes an entry, unless it is below the level.
     pub(crate) fn write_entry(&self, entry: LogEntry) {
-        if self.wants(entry.level()) {
+        if self.is_enabled(entry.level()) {
             self.writer.write(entry);
         }
     }

@@ -37,8 +37,8 @@ impl<L: Send + 'static> LogWriter<L> {
         Ok(Self { orders, lost: left_out })
     }
 
-    pub(crate) fn write(&self, said: L) {
-        match self.orders.try_send(LogWriterCommand::Line(said)) {
+    pub(crate) fn write(&self, line: L) {
+        match self.orders.try_send(LogWriterCommand::Line(line)) {
             Ok(()) => {}
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
                 self.lost.fetch_add(1, Ordering::Relaxed);
@@ -83,7 +83,7 @@ fn write_all<L>(
                 make(&lost(left_out), &mut lines);
             }
             match order {
-                LogWriterCommand::Line(said) => make(&said, &mut lines),
+                LogWriterCommand::Line(line) => make(&line, &mut lines),
                 LogWriterCommand::Flush(done) => {
                     write(&mut lines);
                     let _ = done.try_send(());
@@ -122,14 +122,14 @@ mod tests {
 
     /// Writes one byte string per permission, so that a test controls its speed.
     struct SlowSink {
-        begun: mpsc::Sender<()>,
+        write_started: mpsc::Sender<()>,
         go: Receiver<()>,
         paper: crate::logs::tests::CapturedOutput,
     }
 
     impl Write for SlowSink {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let _ = self.begun.send(());
+            let _ = self.write_started.send(());
             let _ = self.go.recv();
             self.paper.write(bytes)
         }
@@ -141,10 +141,10 @@ mod tests {
 
     #[test]
     fn a_writer_that_cannot_keep_up_drops_lines_and_logs_their_number() {
-        let (begun, is_writing) = mpsc::channel();
+        let (write_started, is_writing) = mpsc::channel();
         let (may_go, go) = mpsc::channel();
         let paper = crate::logs::tests::CapturedOutput::default();
-        let sink = SlowSink { begun, go, paper: paper.clone() };
+        let sink = SlowSink { write_started, go, paper: paper.clone() };
         let make = |line: &String, out: &mut String| out.push_str(line);
         let writer = LogWriter::start(sink, make, |lines| format!("{lines} lost\n")).unwrap();
         writer.write("first\n".to_owned());

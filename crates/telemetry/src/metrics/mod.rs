@@ -184,7 +184,7 @@ impl Metrics {
         }
     }
 
-    pub(crate) fn ended(
+    pub(crate) fn record_end(
         &self,
         tool: &ToolEntry,
         status: &'static str,
@@ -242,7 +242,7 @@ mod tests {
     fn names_begin_with_the_namespace_that_is_set() {
         let metrics = Metrics::new(&Namespace::new("openclaw").unwrap(), 10, None);
         let pay = metrics.tool(&tool("pay"));
-        metrics.ended(&pay, "success", "session", std::time::Duration::from_millis(7));
+        metrics.record_end(&pay, "success", "session", std::time::Duration::from_millis(7));
         let text = metrics.encode();
         let line = "openclaw_tool_calls_total{tool=\"bank/pay\",status=\"success\",scope=\"session\"} 1";
         assert!(text.contains(line), "{text}");

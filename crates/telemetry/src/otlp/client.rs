@@ -97,14 +97,14 @@ mod tests {
         let client = OtlpClient::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
         let server = thread::spawn(move || {
             let (mut connection, _) = listener.accept().unwrap();
-            let mut heard = Vec::new();
+            let mut received = Vec::new();
             let mut piece = [0; 1024];
-            while !heard.ends_with(b"body") {
+            while !received.ends_with(b"body") {
                 let read = connection.read(&mut piece).unwrap();
-                heard.extend_from_slice(&piece[..read]);
+                received.extend_from_slice(&piece[..read]);
             }
             connection.write_all(answer).unwrap();
-            heard
+            received
         });
         (client, server)
     }
@@ -120,12 +120,12 @@ mod tests {
     fn a_push_is_one_post_with_its_headers_and_its_body() {
         let (client, server) = answering(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
         assert_eq!(client.post(post()).unwrap().status(), 200);
-        let heard = String::from_utf8(server.join().unwrap()).unwrap();
-        assert!(heard.starts_with("POST /v1/traces HTTP/1.1\r\n"), "{heard}");
-        assert!(heard.contains("\r\nhost: 127.0.0.1:"), "{heard}");
-        assert!(heard.contains("\r\nx-access: yes\r\n"), "{heard}");
-        assert!(heard.contains("\r\ncontent-length: 4\r\n"), "{heard}");
-        assert!(heard.ends_with("\r\n\r\nbody"), "{heard}");
+        let received = String::from_utf8(server.join().unwrap()).unwrap();
+        assert!(received.starts_with("POST /v1/traces HTTP/1.1\r\n"), "{received}");
+        assert!(received.contains("\r\nhost: 127.0.0.1:"), "{received}");
+        assert!(received.contains("\r\nx-access: yes\r\n"), "{received}");
+        assert!(received.contains("\r\ncontent-length: 4\r\n"), "{received}");
+        assert!(received.ends_with("\r\n\r\nbody"), "{received}");
     }
 
     #[test]

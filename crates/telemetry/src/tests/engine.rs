@@ -36,8 +36,8 @@ fn attribute(span: &SpanData, name: &'static str) -> Option<Value> {
 
 #[tokio::test(start_paused = true)]
 async fn tr_13_success_retry_failure_and_an_open_breaker_are_counted_and_logged() {
-    let heard = TestTelemetry::new();
-    let engine = heard.engine(standard(ToolClass::Idempotent)).await;
+    let harness = TestTelemetry::new();
+    let engine = harness.engine(standard(ToolClass::Idempotent)).await;
     engine.call(pay(1, "success"), fails(0)).await;
     engine.call(pay(2, "retry"), fails(2)).await;
     engine.call(pay(3, "fail"), async |_: Attempt| bad_request()).await;
@@ -48,59 +48,58 @@ async fn tr_13_success_retry_failure_and_an_open_breaker_are_counted_and_logged(
 
     let calls = |status: &str, count: u32| {
         let labels = format!("{{tool=\"bank/pay\",status=\"{status}\",scope=\"session\"}}");
-        heard.assert_counted(&format!("steadfast_tool_calls_total{labels} {count}"));
+        harness.assert_counted(&format!("steadfast_tool_calls_total{labels} {count}"));
         let labels = format!("{{tool=\"bank/pay\",status=\"{status}\"}}");
-        heard.assert_counted(&format!("steadfast_tool_call_duration_ms_count{labels} {count}"));
+        harness.assert_counted(&format!("steadfast_tool_call_duration_ms_count{labels} {count}"));
     };
     calls("success", 3);
     calls("error", 1);
     calls("retry_exhausted", 2);
     calls("circuit_open", 1);
-    heard.assert_counted("steadfast_tool_idempotency_hits_total{tool=\"bank/pay\",state=\"done\"} 1");
-    heard.assert_counted(
+    harness.assert_counted("steadfast_tool_idempotency_hits_total{tool=\"bank/pay\",state=\"done\"} 1");
+    harness.assert_counted(
         "steadfast_tool_circuit_breaker_transitions_total{tool=\"bank/pay\",from_state=\"CLOSED\",to_state=\"OPEN\"} 1",
     );
-    heard.assert_counted("steadfast_tool_circuit_breaker_state{tool=\"bank/pay\",state=\"OPEN\"} 1");
-    heard.assert_counted("steadfast_tool_circuit_breaker_state{tool=\"bank/pay\",state=\"CLOSED\"} 0");
-    heard.assert_counted("steadfast_tool_info{tool=\"bank/pay\",class=\"idempotent\"} 1");
-    let retries: Vec<_> = heard.told("tool_call_retry");
+    harness.assert_counted("steadfast_tool_circuit_breaker_state{tool=\"bank/pay\",state=\"OPEN\"} 1");
+    harness.assert_counted("steadfast_tool_circuit_breaker_state{tool=\"bank/pay\",state=\"CLOSED\"} 0");
+    harness.assert_counted("steadfast_tool_info{tool=\"bank/pay\",class=\"idempotent\"} 1");
+    let retries: Vec<_> = harness.lines_named("tool_call_retry");
     assert_eq!(retries[0]["attempt"], 2);
     let reason = retries[0]["reason"].as_str().unwrap();
-    heard.assert_counted(&format!(
+    harness.assert_counted(&format!(
         "steadfast_tool_retry_attempts_total{{tool=\"bank/pay\",reason=\"{reason}\"}} {}",
         retries.len()
     ));
 
-    assert_eq!(heard.told("tool_call_start").len(), 7);
-    let ends = heard.told("tool_call_end");
+    assert_eq!(harness.lines_named("tool_call_start").len(), 7);
+    let ends = harness.lines_named("tool_call_end");
     assert_eq!(ends.len(), 7);
-    let ended =
-        |number: usize| (&ends[number]["status"], &ends[number]["attempt"], &ends[number]["fromCache"]);
-    assert_eq!(ended(0), (&"success".into(), &1.into(), &false.into()));
-    assert_eq!(ended(1), (&"success".into(), &3.into(), &false.into()));
-    assert_eq!(ended(2), (&"error".into(), &1.into(), &false.into()));
+    let end = |number: usize| (&ends[number]["status"], &ends[number]["attempt"], &ends[number]["fromCache"]);
+    assert_eq!(end(0), (&"success".into(), &1.into(), &false.into()));
+    assert_eq!(end(1), (&"success".into(), &3.into(), &false.into()));
+    assert_eq!(end(2), (&"error".into(), &1.into(), &false.into()));
     assert_eq!((&ends[2]["errorCode"], &ends[2]["retriable"]), (&"tool_error".into(), &false.into()));
-    assert_eq!(ended(3), (&"success".into(), &0.into(), &true.into()));
+    assert_eq!(end(3), (&"success".into(), &0.into(), &true.into()));
     assert_eq!(ends[6]["errorCode"], "circuit_open");
     assert_eq!(ends[6]["breakerState"], "OPEN");
     assert_eq!(ends[6]["state"], "failed");
-    let states = heard.told("tool_call_circuit_state");
+    let states = harness.lines_named("tool_call_circuit_state");
     assert_eq!(states.len(), 1);
     assert_eq!((&states[0]["fromState"], &states[0]["breakerState"]), (&"CLOSED".into(), &"OPEN".into()));
-    assert_eq!(heard.told("tool_call_blocked").last().unwrap()["errorCode"], "circuit_open");
-    assert_eq!(heard.telemetry.calls.len(), 0, "nothing is remembered of a call that is over");
+    assert_eq!(harness.lines_named("tool_call_blocked").last().unwrap()["errorCode"], "circuit_open");
+    assert_eq!(harness.telemetry.calls.len(), 0, "nothing is remembered of a call that is over");
 }
 
 #[tokio::test(start_paused = true)]
 async fn tr_13_a_thousand_tools_have_the_series_of_three_and_other() {
-    let heard = TestTelemetry::new();
-    let engine = heard.engine(standard(ToolClass::ReadOnly)).await;
+    let harness = TestTelemetry::new();
+    let engine = harness.engine(standard(ToolClass::ReadOnly)).await;
     for number in 0..1000 {
         let mut call = pay(1, "k");
         call.tool_name = steadfast_core::id::ToolName::new(format!("tool-{number}")).unwrap();
         engine.call(call, fails(0)).await;
     }
-    let metrics = heard.metrics();
+    let metrics = harness.metrics();
     let series: Vec<&str> =
         metrics.lines().filter(|line| line.starts_with("steadfast_tool_calls_total{")).collect();
     assert_eq!(series.len(), 4, "{series:?}");
@@ -112,8 +111,8 @@ async fn tr_13_a_thousand_tools_have_the_series_of_three_and_other() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_is_a_span_with_a_child_for_each_attempt_and_each_wait() {
-    let heard = TestTelemetry::new();
-    let engine = heard.engine(standard(ToolClass::Idempotent)).await;
+    let harness = TestTelemetry::new();
+    let engine = harness.engine(standard(ToolClass::Idempotent)).await;
     let mut call = pay(1, "k");
     call.trace.traceparent = Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned());
     call.trace.baggage.insert("who".to_owned(), "somebody".to_owned());
@@ -126,7 +125,7 @@ async fn a_call_is_a_span_with_a_child_for_each_attempt_and_each_wait() {
         })
         .await;
 
-    let roots = heard.spans.named("tool_execution");
+    let roots = harness.spans.named("tool_execution");
     let [root] = &roots[..] else { panic!("{roots:?}") };
     assert_eq!(root.span_context.trace_id(), TraceId::from_hex("0af7651916cd43dd8448eb211c80319c").unwrap());
     assert_eq!(root.parent_span_id, SpanId::from_hex("b7ad6b7169203331").unwrap());
@@ -135,7 +134,7 @@ async fn a_call_is_a_span_with_a_child_for_each_attempt_and_each_wait() {
     assert_eq!(attribute(root, "from_cache"), Some(false.into()));
     assert_eq!(root.status, Status::Unset);
 
-    let (attempts, waits) = (heard.spans.named("tool_attempt"), heard.spans.named("retry_wait"));
+    let (attempts, waits) = (harness.spans.named("tool_attempt"), harness.spans.named("retry_wait"));
     assert_eq!((attempts.len(), waits.len()), (3, 2));
     for (number, span) in attempts.iter().chain(&waits).enumerate() {
         assert_eq!(span.parent_span_id, root.span_context.span_id(), "{number}");
@@ -154,8 +153,8 @@ async fn a_call_is_a_span_with_a_child_for_each_attempt_and_each_wait() {
         .map(|span| format!("00-0af7651916cd43dd8448eb211c80319c-{}-01", span.span_context.span_id()))
         .collect();
     assert_eq!(*passed_on.lock(), spans, "the tool passes on the span of its attempt");
-    let told = heard.told("tool_call_end");
-    assert_eq!(told[0]["traceId"], "0af7651916cd43dd8448eb211c80319c");
+    let ends = harness.lines_named("tool_call_end");
+    assert_eq!(ends[0]["traceId"], "0af7651916cd43dd8448eb211c80319c");
 }
 
 #[tokio::test(start_paused = true)]
@@ -177,8 +176,8 @@ async fn without_spans_the_callers_trace_is_passed_on_as_it_came() {
 
 #[tokio::test(start_paused = true)]
 async fn a_duplicate_waits_in_a_span_of_its_own_and_an_unreadable_parent_is_none() {
-    let heard = TestTelemetry::new();
-    let engine = heard.engine(standard(ToolClass::Mutating)).await;
+    let harness = TestTelemetry::new();
+    let engine = harness.engine(standard(ToolClass::Mutating)).await;
     let gate = Arc::new(tokio::sync::Semaphore::new(0));
     let tool = |gate: Arc<tokio::sync::Semaphore>| {
         move |_: Attempt| {
@@ -192,43 +191,43 @@ async fn a_duplicate_waits_in_a_span_of_its_own_and_an_unreadable_parent_is_none
     let mut first = pay(1, "k");
     first.trace.traceparent = Some("rubbish".to_owned());
     let first = tokio::spawn(engine.call(first, tool(gate.clone())));
-    while heard.telemetry.calls.len() == 0 {
+    while harness.telemetry.calls.len() == 0 {
         tokio::task::yield_now().await;
     }
     let second = tokio::spawn(engine.call(pay(1, "k"), tool(gate.clone())));
-    while heard.told("tool_call_following").is_empty() {
+    while harness.lines_named("tool_call_following").is_empty() {
         tokio::task::yield_now().await;
     }
     gate.add_permits(2);
     assert!(!first.await.unwrap().result.from_cache);
     assert!(second.await.unwrap().result.from_cache);
-    assert_eq!(heard.spans.named("follow_wait").len(), 1);
-    assert_eq!(heard.spans.named("tool_attempt").len(), 1);
-    let roots = heard.spans.named("tool_execution");
+    assert_eq!(harness.spans.named("follow_wait").len(), 1);
+    assert_eq!(harness.spans.named("tool_attempt").len(), 1);
+    let roots = harness.spans.named("tool_execution");
     assert!(roots.iter().all(|root| root.parent_span_id == SpanId::INVALID), "{roots:?}");
-    heard.assert_counted("steadfast_tool_idempotency_hits_total{tool=\"bank/pay\",state=\"inflight\"} 1");
-    assert!(!heard.metrics().contains("state=\"done\"} 1\n# HELP"), "a waiter is one hit, not two");
+    harness.assert_counted("steadfast_tool_idempotency_hits_total{tool=\"bank/pay\",state=\"inflight\"} 1");
+    assert!(!harness.metrics().contains("state=\"done\"} 1\n# HELP"), "a waiter is one hit, not two");
 }
 
 #[tokio::test]
 async fn a_census_counts_the_records_of_a_store_and_the_stale_ones() {
-    let heard = TestTelemetry::new();
+    let harness = TestTelemetry::new();
     let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_000_000)));
     let store = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
     let engine = Engine::builder()
         .clock(clock.clone())
         .store(store.clone())
         .policies(Arc::new(standard(ToolClass::Mutating)))
-        .listener(heard.telemetry.clone())
+        .listener(harness.telemetry.clone())
         .start()
         .await;
     for number in 0..3 {
         engine.call(pay(number, &format!("k{number}")), fails(0)).await;
     }
     let census = StoreCensus::take(&*store, 25_000).await.unwrap();
-    heard.telemetry.metrics().show(&census);
-    heard.assert_counted("steadfast_tool_dedupe_cache_size{tool=\"bank/pay\",scope=\"session\"} 3");
-    heard.assert_counted("steadfast_tool_dedupe_inflight{tool=\"bank/pay\"} 0");
+    harness.telemetry.metrics().show(&census);
+    harness.assert_counted("steadfast_tool_dedupe_cache_size{tool=\"bank/pay\",scope=\"session\"} 3");
+    harness.assert_counted("steadfast_tool_dedupe_inflight{tool=\"bank/pay\"} 0");
 
     let mut census = StoreCensus::default();
     let page = RecordPage { after: None, limit: 1 };
@@ -237,8 +236,8 @@ async fn a_census_counts_the_records_of_a_store_and_the_stale_ones() {
     record.lease = Lease::Until(Timestamp::from_millis(2_000_000));
     census.count(&record, Timestamp::from_millis(1_999_999));
     census.count(&record, Timestamp::from_millis(2_000_000));
-    heard.telemetry.metrics().show(&census);
-    heard.assert_counted("steadfast_tool_dedupe_cache_size{tool=\"bank/pay\",scope=\"session\"} 2");
-    heard.assert_counted("steadfast_tool_dedupe_inflight{tool=\"bank/pay\"} 2");
-    heard.assert_counted("steadfast_tool_dedupe_inflight_stale{tool=\"bank/pay\"} 1");
+    harness.telemetry.metrics().show(&census);
+    harness.assert_counted("steadfast_tool_dedupe_cache_size{tool=\"bank/pay\",scope=\"session\"} 2");
+    harness.assert_counted("steadfast_tool_dedupe_inflight{tool=\"bank/pay\"} 2");
+    harness.assert_counted("steadfast_tool_dedupe_inflight_stale{tool=\"bank/pay\"} 1");
 }

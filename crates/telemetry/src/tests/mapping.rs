@@ -33,7 +33,7 @@ fn every_notice() -> Vec<(CallNotice, Option<&'static str>, Option<&'static str>
         severity: Severity::Transient,
         rule: "connection_reset".into(),
         observed: UnknownOutcomeReason::ConnectionLost,
-        said: "read ECONNRESET".into(),
+        message: "read ECONNRESET".into(),
     };
     let transition = BreakerTransition {
         from: State::Closed,
@@ -207,20 +207,20 @@ fn number(notice: &CallNotice) -> usize {
 
 #[test]
 fn tr_13_every_notice_is_logged_and_counted_as_in_the_table() {
-    let heard = TestTelemetry::new();
+    let harness = TestTelemetry::new();
     let envelope = pay(1, "k");
     let mut policy = standard(ToolClass::Mutating);
     policy.time.silence = SilencePolicy::Stuck;
     let request = request(&envelope, &policy);
     let about = NoticeContext { envelope: &envelope, request: &request, policy: &policy, at: AT };
-    let mut seen = BTreeSet::new();
+    let mut numbers = BTreeSet::new();
     for (notice, event, counted) in every_notice() {
-        seen.insert(number(&notice));
-        let before = heard.lines().len();
-        heard.telemetry.notice(&about, &notice);
-        let lines = heard.lines().split_off(before);
-        let told: Vec<&str> = lines.iter().map(|line| line["event"].as_str().unwrap()).collect();
-        assert_eq!(told, event.into_iter().collect::<Vec<_>>(), "{notice:?}");
+        numbers.insert(number(&notice));
+        let before = harness.lines().len();
+        harness.telemetry.notice(&about, &notice);
+        let lines = harness.lines().split_off(before);
+        let logged: Vec<&str> = lines.iter().map(|line| line["event"].as_str().unwrap()).collect();
+        assert_eq!(logged, event.into_iter().collect::<Vec<_>>(), "{notice:?}");
         for line in &lines {
             assert_eq!(line["requestId"], "req-1");
             assert_eq!(line["toolName"], "pay");
@@ -230,19 +230,19 @@ fn tr_13_every_notice_is_logged_and_counted_as_in_the_table() {
             assert_eq!(line["idempotencyKeyHash"], request.address().unwrap().own().fingerprint());
         }
         if let Some(counted) = counted {
-            heard.assert_counted(&format!("steadfast_{counted}"));
+            harness.assert_counted(&format!("steadfast_{counted}"));
         }
     }
-    assert_eq!(seen.into_iter().collect::<Vec<_>>(), (0..25).collect::<Vec<_>>());
-    heard.assert_counted("steadfast_tool_circuit_breaker_state{tool=\"bank/pay\",state=\"OPEN\"} 1");
-    heard.assert_counted("steadfast_tool_circuit_breaker_state{tool=\"bank/pay\",state=\"CLOSED\"} 0");
-    heard.assert_counted("steadfast_tool_trust_state{tool=\"bank/pay\",state=\"ESCALATED\"} 1");
-    heard.assert_counted("steadfast_tool_dedupe_ttl_seconds{tool=\"bank/pay\",state=\"done\"} 86400");
+    assert_eq!(numbers.into_iter().collect::<Vec<_>>(), (0..25).collect::<Vec<_>>());
+    harness.assert_counted("steadfast_tool_circuit_breaker_state{tool=\"bank/pay\",state=\"OPEN\"} 1");
+    harness.assert_counted("steadfast_tool_circuit_breaker_state{tool=\"bank/pay\",state=\"CLOSED\"} 0");
+    harness.assert_counted("steadfast_tool_trust_state{tool=\"bank/pay\",state=\"ESCALATED\"} 1");
+    harness.assert_counted("steadfast_tool_dedupe_ttl_seconds{tool=\"bank/pay\",state=\"done\"} 86400");
 }
 
 #[tokio::test(start_paused = true)]
 async fn tr_13_every_metric_of_the_catalogue_is_shown_with_its_labels() {
-    let heard = TestTelemetry::new();
+    let harness = TestTelemetry::new();
     let mut policy = standard(ToolClass::Mutating);
     policy.time.silence = SilencePolicy::Stuck;
     let clock = Arc::new(RuntimeClock::new());
@@ -251,7 +251,7 @@ async fn tr_13_every_metric_of_the_catalogue_is_shown_with_its_labels() {
         .clock(clock)
         .store(store.clone())
         .policies(Arc::new(policy.clone()))
-        .listener(heard.telemetry.clone())
+        .listener(harness.telemetry.clone())
         .start()
         .await;
     engine.call(pay(1, "k"), async |_: Attempt| paid()).await;
@@ -260,15 +260,15 @@ async fn tr_13_every_metric_of_the_catalogue_is_shown_with_its_labels() {
     let request = request(&envelope, &policy);
     let about = NoticeContext { envelope: &envelope, request: &request, policy: &policy, at: AT };
     for (notice, _, _) in every_notice() {
-        heard.telemetry.notice(&about, &notice);
+        harness.telemetry.notice(&about, &notice);
     }
-    heard.telemetry.store_failed("redis", &StoreError::not_done(StoreErrorKind::Full, "full"));
-    heard.telemetry.store_event("redis", &StoreEvent::Emptied);
-    heard.telemetry.system_event(&SystemEvent::ByHand(&entry(AuditAction::Flushed)));
-    heard.telemetry.metrics().server_changed("files", None, Some("up"), 1);
-    heard.telemetry.metrics().show(&StoreCensus::take(&*store, 10).await.unwrap());
+    harness.telemetry.store_failed("redis", &StoreError::not_done(StoreErrorKind::Full, "full"));
+    harness.telemetry.store_event("redis", &StoreEvent::Emptied);
+    harness.telemetry.system_event(&SystemEvent::ByHand(&entry(AuditAction::Flushed)));
+    harness.telemetry.metrics().server_changed("files", None, Some("up"), 1);
+    harness.telemetry.metrics().show(&StoreCensus::take(&*store, 10).await.unwrap());
 
-    let metrics = heard.metrics();
+    let metrics = harness.metrics();
     let mut shown = BTreeMap::new();
     for line in metrics.lines().filter(|line| !line.starts_with('#')) {
         let (name, rest) = line.split_once('{').unwrap();
@@ -286,81 +286,82 @@ async fn tr_13_every_metric_of_the_catalogue_is_shown_with_its_labels() {
 
 #[test]
 fn a_tool_that_times_out_is_no_matter_for_the_watchdog() {
-    let heard = TestTelemetry::new();
+    let harness = TestTelemetry::new();
     let (envelope, policy) = (pay(1, "k"), standard(ToolClass::Mutating));
     let request = request(&envelope, &policy);
     let about = NoticeContext { envelope: &envelope, request: &request, policy: &policy, at: AT };
     for cut in [CutReason::Silent(Duration::ZERO), CutReason::Deadline, CutReason::Cancelled] {
-        heard.telemetry.notice(&about, &CallNotice::AttemptCut { cut });
+        harness.telemetry.notice(&about, &CallNotice::AttemptCut { cut });
     }
-    assert!(!heard.metrics().contains("watchdog_total{"), "{}", heard.metrics());
-    heard.telemetry.notice(&about, &CallNotice::AttemptCut { cut: CutReason::TooLong });
-    heard.assert_counted("steadfast_watchdog_total{tool=\"bank/pay\",cut=\"too_long\"} 1");
+    assert!(!harness.metrics().contains("watchdog_total{"), "{}", harness.metrics());
+    harness.telemetry.notice(&about, &CallNotice::AttemptCut { cut: CutReason::TooLong });
+    harness.assert_counted("steadfast_watchdog_total{tool=\"bank/pay\",cut=\"too_long\"} 1");
 }
 
 #[test]
 fn a_store_failure_is_counted_every_time_and_logged_once() {
-    let heard = TestTelemetry::new();
+    let harness = TestTelemetry::new();
     let error =
         StoreError::not_done(StoreErrorKind::Unreachable, "redis://me:hunter2@store: connection refused");
     for _ in 0..100 {
-        heard.telemetry.store_failed("redis", &error);
+        harness.telemetry.store_failed("redis", &error);
     }
-    heard.assert_counted("steadfast_store_failures_total{store=\"redis\",trouble=\"unreachable\"} 100");
-    let told = heard.told("store_failed");
-    assert_eq!(told.len(), 1);
-    assert!(!heard.text().contains("hunter2"), "{told:?}");
+    harness.assert_counted("steadfast_store_failures_total{store=\"redis\",trouble=\"unreachable\"} 100");
+    let lines = harness.lines_named("store_failed");
+    assert_eq!(lines.len(), 1);
+    assert!(!harness.text().contains("hunter2"), "{lines:?}");
 }
 
 #[test]
 fn store_events_are_counted_and_logged() {
-    let heard = TestTelemetry::new();
-    for news in
+    let harness = TestTelemetry::new();
+    for event in
         [StoreEvent::Unavailable("the disk is full".into()), StoreEvent::Available, StoreEvent::Emptied]
     {
-        heard.telemetry.store_event("redis", &news);
+        harness.telemetry.store_event("redis", &event);
     }
     for event in ["lost", "back", "emptied"] {
-        heard.assert_counted(&format!("steadfast_store_events_total{{store=\"redis\",event=\"{event}\"}} 1"));
-        assert_eq!(heard.told(&format!("store_{event}")).len(), 1);
+        harness
+            .assert_counted(&format!("steadfast_store_events_total{{store=\"redis\",event=\"{event}\"}} 1"));
+        assert_eq!(harness.lines_named(&format!("store_{event}")).len(), 1);
     }
 }
 
 #[test]
 fn tr_13_overload_is_logged_once_a_minute_and_counted_every_time() {
-    let heard = TestTelemetry::new();
+    let harness = TestTelemetry::new();
     let (envelope, policy) = (pay(1, "k"), standard(ToolClass::Mutating));
     let request = request(&envelope, &policy);
     for second in 0..120 {
         let at = AT + Duration::from_secs(second);
         let about = NoticeContext { envelope: &envelope, request: &request, policy: &policy, at };
-        heard.telemetry.notice(
+        harness.telemetry.notice(
             &about,
             &CallNotice::CallBlocked { code: Code::Overloaded, retriable: true, breaker: None },
         );
     }
-    assert_eq!(heard.told("tool_call_blocked").len(), 2);
-    heard.assert_counted("steadfast_tool_events_total{tool=\"bank/pay\",event=\"tool_call_blocked\"} 120");
+    assert_eq!(harness.lines_named("tool_call_blocked").len(), 2);
+    harness.assert_counted("steadfast_tool_events_total{tool=\"bank/pay\",event=\"tool_call_blocked\"} 120");
 }
 
 #[test]
 fn tr_13_refused_calls_are_counted_every_time_and_logged() {
-    let heard = TestTelemetry::new();
+    let harness = TestTelemetry::new();
     let envelope = pay(1, "k");
     let full = ErrorBody::temporary(Code::Overloaded, "as many calls as allowed are under way");
     for second in 0..120 {
         let at = AT + Duration::from_secs(second);
-        heard.telemetry.call_rejected(&RejectedCall { envelope: Some(&envelope), error: &full, at });
+        harness.telemetry.call_rejected(&RejectedCall { envelope: Some(&envelope), error: &full, at });
     }
-    assert_eq!(heard.told("tool_call_turned_away").len(), 2, "a flood is told once a minute");
+    assert_eq!(harness.lines_named("tool_call_turned_away").len(), 2, "a flood is told once a minute");
     let event = "steadfast_tool_events_total{tool=\"bank/pay\",event=\"tool_call_turned_away\"} 120";
-    heard.assert_counted(event);
+    harness.assert_counted(event);
     let status =
         "steadfast_tool_calls_total{tool=\"bank/pay\",status=\"retriable_error\",scope=\"session\"} 120";
-    heard.assert_counted(status);
+    harness.assert_counted(status);
     let malformed = ErrorBody { code: Code::InvalidEnvelope, ..full };
-    heard.telemetry.call_rejected(&RejectedCall { envelope: None, error: &malformed, at: AT });
-    assert_eq!(heard.told("tool_call_malformed")[0]["errorCode"], "invalid_envelope");
+    harness.telemetry.call_rejected(&RejectedCall { envelope: None, error: &malformed, at: AT });
+    assert_eq!(harness.lines_named("tool_call_malformed")[0]["errorCode"], "invalid_envelope");
 }
 
 fn entry(deed: AuditAction) -> AuditEntry {
@@ -371,46 +372,49 @@ fn entry(deed: AuditAction) -> AuditEntry {
 
 #[test]
 fn operator_actions_are_counted_and_logged() {
-    let heard = TestTelemetry::new();
+    let harness = TestTelemetry::new();
     for deed in [AuditAction::Approved, AuditAction::Switched, AuditAction::Switched] {
-        heard.telemetry.system_event(&SystemEvent::ByHand(&entry(deed)));
+        harness.telemetry.system_event(&SystemEvent::ByHand(&entry(deed)));
     }
-    heard.assert_counted("steadfast_by_hand_total{deed=\"approved\"} 1");
-    heard.assert_counted("steadfast_by_hand_total{deed=\"switched\"} 2");
-    let told = heard.told("audit");
-    assert_eq!((told.len(), &told[0]["by"], &told[0]["deed"]), (3, &"ann (cli)".into(), &"approved".into()));
-    assert!(!heard.text().contains("hunter2"), "{told:?}");
+    harness.assert_counted("steadfast_by_hand_total{deed=\"approved\"} 1");
+    harness.assert_counted("steadfast_by_hand_total{deed=\"switched\"} 2");
+    let lines = harness.lines_named("audit");
+    assert_eq!(
+        (lines.len(), &lines[0]["by"], &lines[0]["deed"]),
+        (3, &"ann (cli)".into(), &"approved".into())
+    );
+    assert!(!harness.text().contains("hunter2"), "{lines:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn operator_actions_are_in_the_feed() {
-    let heard = TestTelemetry::new();
-    let mut reader = heard.telemetry.feed().read(None);
-    heard.telemetry.system_event(&SystemEvent::ByHand(&entry(AuditAction::Switched)));
+    let harness = TestTelemetry::new();
+    let mut reader = harness.telemetry.feed().read(None);
+    harness.telemetry.system_event(&SystemEvent::ByHand(&entry(AuditAction::Switched)));
     let next = tokio::time::timeout(Duration::from_secs(1), reader.next()).await;
     assert!(matches!(&next, Ok(FeedItem::Happened(line)) if line.event == "audit"), "{next:?}");
 }
 
 #[test]
 fn requests_that_wait_are_counted_as_they_come_and_go() {
-    let heard = TestTelemetry::new();
+    let harness = TestTelemetry::new();
     for (before, now) in [(0, 2), (2, 1), (0, 4), (1, 0)] {
-        heard.telemetry.system_event(&SystemEvent::Waiting { before, now });
+        harness.telemetry.system_event(&SystemEvent::Waiting { before, now });
     }
-    heard.assert_counted("steadfast_approvals_pending{} 4");
+    harness.assert_counted("steadfast_approvals_pending{} 4");
 }
 
 #[test]
 fn processes_of_a_server_are_counted_by_how_they_stand() {
-    let heard = TestTelemetry::new();
-    let metrics = heard.telemetry.metrics();
+    let harness = TestTelemetry::new();
+    let metrics = harness.telemetry.metrics();
     metrics.server_changed("files", None, Some("starting"), 0);
-    heard.assert_counted("steadfast_server_restarts_total{server=\"files\"} 0");
+    harness.assert_counted("steadfast_server_restarts_total{server=\"files\"} 0");
     metrics.server_changed("files", None, Some("up"), 0);
     metrics.server_changed("files", Some("starting"), Some("up"), 2);
-    heard.assert_counted("steadfast_server_processes{server=\"files\",state=\"starting\"} 0");
-    heard.assert_counted("steadfast_server_processes{server=\"files\",state=\"up\"} 2");
-    heard.assert_counted("steadfast_server_restarts_total{server=\"files\"} 2");
+    harness.assert_counted("steadfast_server_processes{server=\"files\",state=\"starting\"} 0");
+    harness.assert_counted("steadfast_server_processes{server=\"files\",state=\"up\"} 2");
+    harness.assert_counted("steadfast_server_restarts_total{server=\"files\"} 2");
     metrics.server_changed("files", Some("up"), None, 0);
-    heard.assert_counted("steadfast_server_processes{server=\"files\",state=\"up\"} 1");
+    harness.assert_counted("steadfast_server_processes{server=\"files\",state=\"up\"} 1");
 }

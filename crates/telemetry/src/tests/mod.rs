@@ -73,7 +73,7 @@ impl TestTelemetry {
     }
 
     /// Returns the lines with this name.
-    fn told(&self, event: &str) -> Vec<serde_json::Value> {
+    fn lines_named(&self, event: &str) -> Vec<serde_json::Value> {
         self.lines().into_iter().filter(|line| line["event"] == event).collect()
     }
 

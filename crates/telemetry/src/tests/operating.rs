@@ -56,7 +56,7 @@ struct PrometheusQuery {
     shown: Vec<String>,
 }
 
-fn asked() -> Vec<PrometheusQuery> {
+fn queries() -> Vec<PrometheusQuery> {
     rules().into_iter().chain(dashboard()).collect()
 }
 
@@ -91,14 +91,14 @@ fn dashboard() -> Vec<PrometheusQuery> {
     let notes = dashboard["annotations"]["list"].as_array().unwrap().iter();
     let notes = notes.filter(|note| note.get("expr").is_some());
     let notes = notes.map(|note| (note["name"].as_str().unwrap(), &note["expr"], &note["titleFormat"]));
-    let asked = |(by, expression, legend): (&str, &Value, &Value)| {
+    let query = |(by, expression, legend): (&str, &Value, &Value)| {
         let legend = legend.as_str().unwrap();
         let shown = legend.split("{{").skip(1).map(|rest| rest.split("}}").next().unwrap().to_owned());
         let expression =
             expression.as_str().unwrap().replace("$__rate_interval", "5m").replace("$tool", ".*");
         PrometheusQuery { by: by.to_owned(), expression, shown: shown.collect() }
     };
-    targets.chain(notes).map(asked).collect()
+    targets.chain(notes).map(query).collect()
 }
 
 /// A label matcher: name, operator, value.
@@ -112,8 +112,8 @@ fn selectors(expression: &str) -> Vec<(&str, Vec<LabelMatcher<'_>>)> {
         rest = &rest[at..];
         let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(rest.len());
         let (name, after) = rest.split_at(end);
-        let asked = after.strip_prefix('{').map_or("", |inside| &inside[..inside.find('}').unwrap()]);
-        let matchers = asked.split("\",").filter(|matcher| !matcher.is_empty()).map(|matcher| {
+        let labels = after.strip_prefix('{').map_or("", |inside| &inside[..inside.find('}').unwrap()]);
+        let matchers = labels.split("\",").filter(|matcher| !matcher.is_empty()).map(|matcher| {
             let (name, value) = matcher.trim_end_matches('"').split_once('"').unwrap();
             let label = name.trim_end_matches(['=', '~', '!']);
             (label, &name[label.len()..], value)
@@ -138,7 +138,7 @@ fn groups(expression: &str) -> Vec<&str> {
 /// Returns the metrics of an engine for which everything has happened that can happen, one line of each kind. Its
 /// store and the servers of its gateway are healthy, so those events are added here.
 async fn lived() -> String {
-    let heard = TestTelemetry::new();
+    let harness = TestTelemetry::new();
     let fault = |status| {
         move |_: Attempt| {
             std::future::ready::<ToolResult>(
@@ -161,7 +161,7 @@ async fn lived() -> String {
     let clock: Arc<RuntimeClock> = Arc::new(RuntimeClock::new());
     let store = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
     let builder = Engine::builder().clock(clock.clone()).store(store.clone()).policies(Arc::new(policy));
-    let engine = builder.listener(heard.telemetry.clone()).start().await;
+    let engine = builder.listener(harness.telemetry.clone()).start().await;
     let well = async |_: Attempt| paid();
     engine.call(called("pay", 1, Some("a")), well).await;
     engine.call(called("pay", 1, Some("a")), well).await;
@@ -177,47 +177,47 @@ async fn lived() -> String {
     while engine.admin().approvals(None).is_empty() {
         tokio::task::yield_now().await;
     }
-    heard.assert_counted("steadfast_approvals_pending{} 1");
+    harness.assert_counted("steadfast_approvals_pending{} 1");
     let (id, _) = engine.admin().approvals(None).pop().unwrap();
     engine.admin().decide(None, id, ApprovalDecision::Once, Grantor::Operator, &by).await.unwrap();
-    heard.assert_counted("steadfast_approvals_pending{} 0");
-    heard.assert_counted("steadfast_by_hand_total{deed=\"approved\"} 1");
+    harness.assert_counted("steadfast_approvals_pending{} 0");
+    harness.assert_counted("steadfast_by_hand_total{deed=\"approved\"} 1");
     engine.admin().update_breaker(None, &key, BreakerOverride::Open { until: None }, &by).await;
-    heard.assert_counted("steadfast_tool_circuit_breaker_state{tool=\"bank/pay\",state=\"FORCED_OPEN\"} 1");
+    harness.assert_counted("steadfast_tool_circuit_breaker_state{tool=\"bank/pay\",state=\"FORCED_OPEN\"} 1");
     let report = br#"{"toolName":"pay","pluginName":"bank","error":"x","severity":"security"}"#;
     engine.record_report(None, &ToolReport::parse(report, ReportKind::Failure).unwrap());
-    heard.telemetry.metrics().show(&StoreCensus::take(&*store, 100).await.unwrap());
+    harness.telemetry.metrics().show(&StoreCensus::take(&*store, 100).await.unwrap());
     engine.shutdown(Duration::ZERO).await;
     engine.call(called("pay", 1, None), well).await;
 
     let mut policy = standard(ToolClass::Mutating);
     policy.modes.trust = EnforcementMode::Off;
-    let engine = heard.engine(policy.clone()).await;
+    let engine = harness.engine(policy.clone()).await;
     engine.call(called("send", 1, Some("lost")), async |_: Attempt| reset()).await;
     for _ in 0..3 {
         engine.call(called("send", 2, None), fault(404)).await;
     }
     policy.class = ToolClass::ReadOnly;
     policy.time.silence = SilencePolicy::Stuck;
-    heard
+    harness
         .engine(policy.clone())
         .await
         .call(called("get", 1, None), async |_: Attempt| std::future::pending().await)
         .await;
     policy.modes = MechanismModes::all(EnforcementMode::Shadow);
-    let engine = heard.engine(policy).await;
+    let engine = harness.engine(policy).await;
     for _ in 0..2 {
         engine.call(called("get", 1, Some("twice")), well).await;
     }
 
-    let engine = heard.engine(standard(ToolClass::ReadOnly)).await;
+    let engine = harness.engine(standard(ToolClass::ReadOnly)).await;
     turns::turn(&engine, None, turns::TRIP).await;
-    heard.telemetry.store_failed("redis", &StoreError::not_done(StoreErrorKind::Unreachable, "gone"));
-    heard.telemetry.store_event("redis", &StoreEvent::Emptied);
+    harness.telemetry.store_failed("redis", &StoreError::not_done(StoreErrorKind::Unreachable, "gone"));
+    harness.telemetry.store_event("redis", &StoreEvent::Emptied);
     for state in ["up", "backing_off", "down"] {
-        heard.telemetry.metrics().server_changed("files", None, Some(state), 1);
+        harness.telemetry.metrics().server_changed("files", None, Some(state), 1);
     }
-    heard.metrics()
+    harness.metrics()
 }
 
 /// Returns the series by metric name, each as its labels.
@@ -237,9 +237,9 @@ fn series(metrics: &str) -> BTreeMap<&str, Vec<BTreeMap<&str, &str>>> {
 async fn alerts_and_dashboard_ask_for_series_that_an_engine_has() {
     let metrics = lived().await;
     let series = series(&metrics);
-    let asked = asked();
-    assert!(asked.len() > 40, "{}", asked.len());
-    for PrometheusQuery { by, expression, shown } in &asked {
+    let queries = queries();
+    assert!(queries.len() > 40, "{}", queries.len());
+    for PrometheusQuery { by, expression, shown } in &queries {
         let selectors = selectors(expression);
         let mut known: BTreeSet<&str> = BTreeSet::new();
         for (name, matchers) in &selectors {
@@ -249,8 +249,8 @@ async fn alerts_and_dashboard_ask_for_series_that_an_engine_has() {
                 let values: BTreeSet<&str> =
                     found.iter().filter_map(|labels| labels.get(label).copied()).collect();
                 assert!(!values.is_empty(), "{by}: {name} has no label {label}");
-                let wanted = value.split('|').filter(|value| *value != ".*");
-                for value in wanted {
+                let expected = value.split('|').filter(|value| *value != ".*");
+                for value in expected {
                     assert!(
                         values.contains(value),
                         "{by}: {name} has no {label}{operator}{value:?}, only {values:?}"
@@ -266,18 +266,18 @@ async fn alerts_and_dashboard_ask_for_series_that_an_engine_has() {
 
 #[test]
 fn expressions_of_the_dashboard_are_some_that_prometheus_reads() {
-    let rule = |(number, asked): (usize, &PrometheusQuery)| {
+    let rule = |(number, query): (usize, &PrometheusQuery)| {
         format!(
             "      - record: dashboard:expression:{number}\n        expr: {}\n",
-            serde_json::json!(asked.expression)
+            serde_json::json!(query.expression)
         )
     };
     let rules: String = dashboard().iter().enumerate().map(rule).collect();
     let file = std::env::temp_dir().join(format!("steadfast-dashboard-{}.yml", std::process::id()));
     std::fs::write(&file, format!("groups:\n  - name: dashboard\n    rules:\n{rules}")).unwrap();
-    let (said, works) = promtool(&["check", "rules", &file.display().to_string()], "");
+    let (output, works) = promtool(&["check", "rules", &file.display().to_string()], "");
     std::fs::remove_file(&file).unwrap();
-    assert!(works, "{said}");
+    assert!(works, "{output}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -298,9 +298,9 @@ async fn promtool_has_one_remark_on_the_metrics() {
         format!("# {word} {name}{total} {rest}")
     };
     let older: Vec<String> = metrics.lines().map(older).collect();
-    let (said, _) = promtool(&["check", "metrics"], &format!("{}\n", older.join("\n")));
+    let (output, _) = promtool(&["check", "metrics"], &format!("{}\n", older.join("\n")));
     let accepted = "steadfast_tool_call_duration_ms metric names should not contain abbreviated units";
-    assert_eq!(said.trim(), accepted, "the seed names it so");
+    assert_eq!(output.trim(), accepted, "the seed names it so");
 }
 
 /// Runs promtool. Returns its output, and true if it succeeded.
@@ -314,9 +314,9 @@ fn promtool(arguments: &[&str], input: &str) -> (String, bool) {
     let mut promtool =
         started.expect("promtool is missing: `cargo xtask check` installs it, or Debian's prometheus");
     promtool.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-    let ended = promtool.wait_with_output().unwrap();
-    let said = [ended.stdout, ended.stderr].concat();
-    (String::from_utf8(said).unwrap(), ended.status.success())
+    let finished = promtool.wait_with_output().unwrap();
+    let output = [finished.stdout, finished.stderr].concat();
+    (String::from_utf8(output).unwrap(), finished.status.success())
 }
 
 fn used(text: &str) -> BTreeSet<&str> {

@@ -28,17 +28,17 @@ pub(super) fn collector() -> (String, mpsc::Receiver<(String, Vec<u8>)>) {
 }
 
 fn read_push(connection: &mut TcpStream) -> (String, Vec<u8>) {
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     let mut piece = [0; 65536];
     loop {
         let read = connection.read(&mut piece).unwrap();
         assert_ne!(read, 0, "a push that ends in the middle");
-        heard.extend_from_slice(&piece[..read]);
-        let Some(end) = heard.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
-        let head = String::from_utf8(heard[..end].to_vec()).unwrap();
+        received.extend_from_slice(&piece[..read]);
+        let Some(end) = received.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
+        let head = String::from_utf8(received[..end].to_vec()).unwrap();
         let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
-        if heard.len() == end + 4 + length.parse::<usize>().unwrap() {
-            return (head, heard.split_off(end + 4));
+        if received.len() == end + 4 + length.parse::<usize>().unwrap() {
+            return (head, received.split_off(end + 4));
         }
     }
 }

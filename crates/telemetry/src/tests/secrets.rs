@@ -39,11 +39,11 @@ fn leaky_tool(
     fault: FaultSource,
 ) -> impl Fn(Attempt) -> std::future::Ready<ToolResult> + Send + Sync + 'static {
     move |attempt: Attempt| {
-        let said =
+        let message =
             format!("Authorization: Bearer {TOKEN} rejected, password=hunter2, sk-live-51Habcdefghijkl");
         std::future::ready(if attempt.number < 2 {
-            let output = ToolOutput { content: RawJson::string(&said), metadata: None };
-            Err(ToolFault { fault: AttemptFault::new(fault.clone(), said), output: Some(output) }.into())
+            let output = ToolOutput { content: RawJson::string(&message), metadata: None };
+            Err(ToolFault { fault: AttemptFault::new(fault.clone(), message), output: Some(output) }.into())
         } else {
             Ok(ToolOutput { content: RawJson::string("content-of-ann"), metadata: None })
         })
@@ -75,18 +75,18 @@ async fn make_calls(engine: &Engine) {
 
 #[tokio::test(start_paused = true)]
 async fn tr_15_planted_secrets_are_in_no_log_line_metric_or_span() {
-    let heard = TestTelemetry::new();
+    let harness = TestTelemetry::new();
     for class in [ToolClass::Idempotent, ToolClass::ReadOnly, ToolClass::Mutating] {
-        make_calls(&heard.engine(standard(class)).await).await;
+        make_calls(&harness.engine(standard(class)).await).await;
     }
-    let (log, metrics) = (heard.text(), heard.metrics());
+    let (log, metrics) = (harness.text(), harness.metrics());
     assert!(log.lines().count() > 30 && metrics.contains("bank/pay"), "there is something to look at");
     assert_clean(&log, "log");
     assert_clean(&metrics, "metrics");
-    let spans = heard.spans.all();
+    let spans = harness.spans.all();
     assert!(spans.len() > 10);
     assert_clean(&format!("{spans:?}"), "spans");
-    let conflict = heard.told("tool_call_conflict");
+    let conflict = harness.lines_named("tool_call_conflict");
     assert!(!conflict.is_empty(), "the conflict is told, and its key as a fingerprint");
     assert_eq!(conflict[0]["idempotencyKeyHash"].as_str().map(str::len), Some(12));
 }

@@ -33,8 +33,8 @@ impl ToolRegistry for TurnTestTools {
                     "resets" => reset(),
                     "resets_once" if attempt.number == 1 => reset(),
                     "refuses" => {
-                        let said = format!("no such place, password=hunter2 {TOKEN}");
-                        Err(AttemptFault::new(FaultSource::Http { status: 400 }, said).into())
+                        let message = format!("no such place, password=hunter2 {TOKEN}");
+                        Err(AttemptFault::new(FaultSource::Http { status: 400 }, message).into())
                     }
                     "hangs" => std::future::pending().await,
                     _ => paid(),
@@ -87,41 +87,44 @@ pub(super) const TRIP: &str = r#"{"turnId":"trip","calls":[{"id":"f","tool":"t/r
 
 #[tokio::test(start_paused = true)]
 async fn eh_6_6_the_spans_of_a_turn_have_the_ids_and_the_events_of_its_trace() {
-    let heard = TestTelemetry::new();
-    let engine = heard.engine(standard(ToolClass::ReadOnly)).await;
+    let harness = TestTelemetry::new();
+    let engine = harness.engine(standard(ToolClass::ReadOnly)).await;
     let turned = turn(&engine, Some(CALLER), TRIP).await;
     let story = story(&engine, &turned).await;
     assert_eq!(story.spans.len(), 4, "{:#?}", story.spans);
-    let told: BTreeMap<[u8; 8], SpanData> = [heard.spans.named("turn"), heard.spans.named("turn_call")]
+    let spans: BTreeMap<[u8; 8], SpanData> = [harness.spans.named("turn"), harness.spans.named("turn_call")]
         .concat()
         .into_iter()
         .map(|span| (span.span_context.span_id().to_bytes(), span))
         .collect();
-    assert_eq!(told.len(), 4);
-    for kept in &story.spans {
-        let span = &told[&kept.span_id.to_bytes()];
+    assert_eq!(spans.len(), 4);
+    for recorded in &story.spans {
+        let span = &spans[&recorded.span_id.to_bytes()];
         assert_eq!(
             span.span_context.trace_id(),
             TraceId::from_hex("0af7651916cd43dd8448eb211c80319c").unwrap()
         );
-        assert_eq!(Some(span.parent_span_id.to_bytes()), kept.parent_span_id.map(|parent| parent.to_bytes()));
+        assert_eq!(
+            Some(span.parent_span_id.to_bytes()),
+            recorded.parent_span_id.map(|parent| parent.to_bytes())
+        );
         let at = |time: std::time::SystemTime| {
             Timestamp::from_millis(millis(time.duration_since(std::time::UNIX_EPOCH).unwrap()))
         };
-        assert_eq!((at(span.start_time), Some(at(span.end_time))), (kept.started_at, kept.ended_at));
-        let of_it = story.events.iter().filter(|event| event.span_id == Some(kept.span_id));
+        assert_eq!((at(span.start_time), Some(at(span.end_time))), (recorded.started_at, recorded.ended_at));
+        let of_it = story.events.iter().filter(|event| event.span_id == Some(recorded.span_id));
         let of_it: Vec<_> = of_it
             .map(|event| (names::turn_event(event.event_type).to_owned(), event.sentence.clone()))
             .collect();
         assert_eq!(events(span), of_it);
-        let is_call = kept.call_id.is_some();
+        let is_call = recorded.call_id.is_some();
         assert_eq!(span.name, if is_call { "turn_call" } else { "turn" });
         assert_eq!(attribute(span, "turn.id"), Some("trip".into()));
-        let id = kept.call_id.as_ref().map(|id| id.to_string().into());
+        let id = recorded.call_id.as_ref().map(|id| id.to_string().into());
         assert_eq!(attribute(span, "call.id"), id);
     }
 
-    let root = &heard.spans.named("turn")[0];
+    let root = &harness.spans.named("turn")[0];
     assert_eq!(root.parent_span_id, SpanId::from_hex("b7ad6b7169203331").unwrap(), "the caller's");
     assert_eq!(attribute(root, "status"), Some("partial".into()));
     assert_eq!(attribute(root, "turn.calls"), Some(3.into()));
@@ -132,8 +135,8 @@ async fn eh_6_6_the_spans_of_a_turn_have_the_ids_and_the_events_of_its_trace() {
     let named = |name: &'static str| {
         let of = |span: &SpanData| attribute(span, "tool.name") == Some(name.into());
         (
-            heard.spans.named("turn_call").into_iter().find(of).unwrap(),
-            heard.spans.named("tool_execution").into_iter().find(of).unwrap(),
+            harness.spans.named("turn_call").into_iter().find(of).unwrap(),
+            harness.spans.named("tool_execution").into_iter().find(of).unwrap(),
         )
     };
     for (name, error) in [("resets_once", None), ("refuses", Some("tool_error")), ("works", None)] {
@@ -183,8 +186,8 @@ fn beginning(story: &TurnTraceView, span: &TraceSpan, parent: Option<&TraceSpan>
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn turns_at_the_same_time_keep_their_spans_apart_also_in_one_trace() {
     const TURNS: usize = 40;
-    let heard = TestTelemetry::new();
-    let engine = heard.engine(standard(ToolClass::ReadOnly)).await;
+    let harness = TestTelemetry::new();
+    let engine = harness.engine(standard(ToolClass::ReadOnly)).await;
     let mut turns = tokio::task::JoinSet::new();
     for number in 0..TURNS {
         let engine = engine.clone();
@@ -204,11 +207,14 @@ async fn turns_at_the_same_time_keep_their_spans_apart_also_in_one_trace() {
     while let Some(turned) = turns.join_next().await {
         turned.unwrap();
     }
-    let all = heard.spans.all();
+    let all = harness.spans.all();
     let ids: BTreeSet<_> = all.iter().map(|span| span.span_context.span_id().to_bytes()).collect();
     assert_eq!(ids.len(), all.len(), "no id is given twice");
-    let (roots, calls, executions) =
-        (heard.spans.named("turn"), heard.spans.named("turn_call"), heard.spans.named("tool_execution"));
+    let (roots, calls, executions) = (
+        harness.spans.named("turn"),
+        harness.spans.named("turn_call"),
+        harness.spans.named("tool_execution"),
+    );
     assert_eq!((roots.len(), calls.len(), executions.len()), (TURNS, 3 * TURNS, 4 * TURNS));
     let trace = |span: &SpanData| span.span_context.trace_id();
     let by_id = |id: SpanId| calls.iter().chain(&roots).find(|span| span.span_context.span_id() == id);
@@ -230,72 +236,69 @@ async fn turns_at_the_same_time_keep_their_spans_apart_also_in_one_trace() {
 
 #[tokio::test(start_paused = true)]
 async fn a_caller_that_wants_no_spans_gets_none_of_its_turn() {
-    let heard = TestTelemetry::new();
-    let engine = heard.engine(standard(ToolClass::ReadOnly)).await;
+    let harness = TestTelemetry::new();
+    let engine = harness.engine(standard(ToolClass::ReadOnly)).await;
     turn(&engine, Some(&CALLER.replace("-01", "-00")), TRIP).await;
-    assert!(heard.spans.all().is_empty(), "{:?}", heard.spans.all());
+    assert!(harness.spans.all().is_empty(), "{:?}", harness.spans.all());
     turn(&engine, Some("00-rubbish-b7ad6b7169203331-01"), TRIP.replace("trip", "other").as_str()).await;
-    let roots = heard.spans.named("turn");
+    let roots = harness.spans.named("turn");
     assert_eq!((roots.len(), roots[0].parent_span_id), (1, SpanId::INVALID), "an unreadable caller is none");
 }
 
 #[tokio::test(start_paused = true)]
 async fn eh_6_1_a_failure_in_a_turn_is_a_line_with_its_error_tool_attempts_decision_and_turn() {
-    let heard = TestTelemetry::new();
-    let engine = heard.engine(standard(ToolClass::ReadOnly)).await;
+    let harness = TestTelemetry::new();
+    let engine = harness.engine(standard(ToolClass::ReadOnly)).await;
     let turned = turn(&engine, Some(CALLER), TRIP).await;
     let trace = serde_json::json!(turned.trace);
-    for line in heard.lines().iter().filter(|line| line["event"].as_str().unwrap().starts_with("turn_")) {
+    for line in harness.lines().iter().filter(|line| line["event"].as_str().unwrap().starts_with("turn_")) {
         assert_eq!((&line["turnId"], &line["tenantId"]), (&"trip".into(), &"acme".into()), "{line}");
         assert_eq!((&line["traceId"], &line["sessionKey"]), (&trace, &"session-1".into()), "{line}");
         assert!(line["message"].as_str().is_some_and(|sentence| !sentence.is_empty()), "{line}");
     }
-    let errors = heard.told("turn_tool_error");
+    let errors = harness.lines_named("turn_tool_error");
     let [retried, refused] = &errors[..] else { panic!("{errors:?}") };
     assert_eq!((&retried["level"], &retried["decision"]), (&"debug".into(), &"RETRY".into()));
     assert_eq!((&retried["toolCallId"], &retried["attempt"]), (&"f".into(), &1.into()));
-    let whose =
+    let identity =
         ["level", "toolName", "toolNamespace", "toolCallId"].map(|field| refused[field].as_str().unwrap());
-    assert_eq!(whose, ["warn", "refuses", "t", "h"]);
-    let what =
+    assert_eq!(identity, ["warn", "refuses", "t", "h"]);
+    let failure =
         ["errorCode", "nature", "breakerState", "decision"].map(|field| refused[field].as_str().unwrap());
-    assert_eq!(what, ["tool_error", "permanent", "CLOSED", "PARTIAL_SUCCESS"]);
+    assert_eq!(failure, ["tool_error", "permanent", "CLOSED", "PARTIAL_SUCCESS"]);
     assert_eq!(refused["attempt"], 1);
-    let said = refused["error"].as_str().unwrap();
-    assert!(said.contains("no such place"), "{said}");
+    let error = refused["error"].as_str().unwrap();
+    assert!(error.contains("no such place"), "{error}");
     assert!(refused["message"].as_str().unwrap().starts_with("Tool failed: refuses, "), "{refused}");
-    let decided = heard.told("turn_decision");
+    let decided = harness.lines_named("turn_decision");
     assert_eq!(decided[0]["reason"], "transient error, circuit closed, retries available (3 left)");
-    assert_eq!(heard.told("turn_tool_retry")[0]["attempt"], 2);
+    assert_eq!(harness.lines_named("turn_tool_retry")[0]["attempt"], 2);
 
-    let started = heard.told("turn_start");
+    let started = harness.lines_named("turn_start");
     assert_eq!((started.len(), &started[0]["level"], &started[0]["calls"]), (1, &"info".into(), &3.into()));
-    let ended = heard.told("turn_end");
-    assert_eq!(
-        (ended.len(), &ended[0]["status"], &ended[0]["level"]),
-        (1, &"partial".into(), &"info".into())
-    );
-    assert_eq!(ended[0]["message"], turned.result.summary);
-    assert!(ended[0]["elapsedMs"].is_u64(), "{}", ended[0]);
-    heard.assert_counted("steadfast_turns_total{status=\"partial\"} 1");
-    heard.assert_counted("steadfast_turns_total{status=\"completed\"} 0");
-    heard.assert_counted("steadfast_turn_duration_seconds_count{status=\"partial\"} 1");
-    heard.assert_counted("steadfast_turn_decisions_total{strategy=\"RETRY\"} 1");
-    heard.assert_counted("steadfast_turn_decisions_total{strategy=\"PARTIAL_SUCCESS\"} 1");
-    heard.assert_counted("steadfast_turn_decisions_total{strategy=\"ESCALATE\"} 0");
+    let ends = harness.lines_named("turn_end");
+    assert_eq!((ends.len(), &ends[0]["status"], &ends[0]["level"]), (1, &"partial".into(), &"info".into()));
+    assert_eq!(ends[0]["message"], turned.result.summary);
+    assert!(ends[0]["elapsedMs"].is_u64(), "{}", ends[0]);
+    harness.assert_counted("steadfast_turns_total{status=\"partial\"} 1");
+    harness.assert_counted("steadfast_turns_total{status=\"completed\"} 0");
+    harness.assert_counted("steadfast_turn_duration_seconds_count{status=\"partial\"} 1");
+    harness.assert_counted("steadfast_turn_decisions_total{strategy=\"RETRY\"} 1");
+    harness.assert_counted("steadfast_turn_decisions_total{strategy=\"PARTIAL_SUCCESS\"} 1");
+    harness.assert_counted("steadfast_turn_decisions_total{strategy=\"ESCALATE\"} 0");
 }
 
 #[tokio::test(start_paused = true)]
 async fn gr_5_another_tool_a_default_a_skipped_call_and_an_escalation_are_logged() {
-    let heard = TestTelemetry::new();
-    let engine = heard.engine(standard(ToolClass::ReadOnly)).await;
+    let harness = TestTelemetry::new();
+    let engine = harness.engine(standard(ToolClass::ReadOnly)).await;
     let text = r#"{"calls":[{"id":"f","tool":"t/refuses","alternatives":["t/works"]},
         {"id":"g","tool":"u/refuses","required":false},
         {"id":"h","tool":"t/late","dependsOn":[{"id":"g","default":{"none":true}}]},
         {"id":"i","tool":"v/refuses"},{"id":"j","tool":"t/after","dependsOn":["i"]}]}"#;
     turn(&engine, None, text).await;
     let one = |event: &str| {
-        let lines = heard.told(event);
+        let lines = harness.lines_named(event);
         assert_eq!(lines.len(), 1, "{event}: {lines:?}");
         let line = &lines[0];
         let words = ["level", "toolName", "toolCallId", "message"]
@@ -312,79 +315,76 @@ async fn gr_5_another_tool_a_default_a_skipped_call_and_an_escalation_are_logged
     let sentence = "Required tool skipped due to dependency failure: after needs i";
     assert_eq!(words, ["warn", "after", "j", sentence]);
     assert_eq!((&line["reason"], &line["need"]), (&"dependency".into(), &"required".into()));
-    let ended = heard.told("turn_end");
-    assert_eq!((&ended[0]["escalated"], &ended[0]["level"]), (&true.into(), &"warn".into()));
-    heard.assert_counted("steadfast_turn_decisions_total{strategy=\"ALTERNATIVE_TOOL\"} 1");
-    heard.assert_counted("steadfast_turn_decisions_total{strategy=\"ESCALATE\"} 1");
+    let ends = harness.lines_named("turn_end");
+    assert_eq!((&ends[0]["escalated"], &ends[0]["level"]), (&true.into(), &"warn".into()));
+    harness.assert_counted("steadfast_turn_decisions_total{strategy=\"ALTERNATIVE_TOOL\"} 1");
+    harness.assert_counted("steadfast_turn_decisions_total{strategy=\"ESCALATE\"} 1");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_timed_out_is_logged_with_its_calls() {
-    let heard = TestTelemetry::new();
-    let engine = heard.engine(standard(ToolClass::ReadOnly)).await;
+    let harness = TestTelemetry::new();
+    let engine = harness.engine(standard(ToolClass::ReadOnly)).await;
     let text = r#"{"deadlineMs":4000,"calls":[{"id":"f","tool":"t/hangs"}]}"#;
     turn(&engine, None, text).await;
-    let over = heard.told("turn_timeout");
+    let over = harness.lines_named("turn_timeout");
     assert_eq!((&over[0]["level"], &over[0]["timeoutMs"]), (&"warn".into(), &4000.into()));
     assert_eq!(over[0]["message"], "Turn timeout after 4000 ms");
-    assert_eq!(heard.told("turn_tool_cancelled").len(), 1);
-    assert_eq!(heard.told("turn_end")[0]["elapsedMs"], 4000);
-    heard.assert_counted("steadfast_turns_total{status=\"failed\"} 1");
-    heard.assert_counted("steadfast_turn_duration_seconds_sum{status=\"failed\"} 4.0");
-    heard.assert_counted("steadfast_turn_duration_seconds_bucket{le=\"2.5\",status=\"failed\"} 0");
-    heard.assert_counted("steadfast_turn_duration_seconds_bucket{le=\"5.0\",status=\"failed\"} 1");
-    let (root, call) = (&heard.spans.named("turn")[0], &heard.spans.named("turn_call")[0]);
+    assert_eq!(harness.lines_named("turn_tool_cancelled").len(), 1);
+    assert_eq!(harness.lines_named("turn_end")[0]["elapsedMs"], 4000);
+    harness.assert_counted("steadfast_turns_total{status=\"failed\"} 1");
+    harness.assert_counted("steadfast_turn_duration_seconds_sum{status=\"failed\"} 4.0");
+    harness.assert_counted("steadfast_turn_duration_seconds_bucket{le=\"2.5\",status=\"failed\"} 0");
+    harness.assert_counted("steadfast_turn_duration_seconds_bucket{le=\"5.0\",status=\"failed\"} 1");
+    let (root, call) = (&harness.spans.named("turn")[0], &harness.spans.named("turn_call")[0]);
     assert_eq!(root.status, Status::error("failed"));
     assert_eq!(attribute(call, "error.type"), Some("cancelled".into()));
 }
 
 #[tokio::test(start_paused = true)]
 async fn eh_3_1_a_breaker_that_opens_in_a_turn_is_an_event_of_its_span() {
-    let heard = TestTelemetry::new();
+    let harness = TestTelemetry::new();
     let mut policy = PolicyProfile::Measured.policy(ToolClass::ReadOnly);
     policy.retry.total = None;
-    let engine = heard.engine(policy).await;
+    let engine = harness.engine(policy).await;
     turn(&engine, None, r#"{"calls":[{"id":"f","tool":"t/resets"}]}"#).await;
-    let root = &heard.spans.named("turn")[0];
+    let root = &harness.spans.named("turn")[0];
     let opened = ("turn_circuit_state".to_owned(), "Circuit breaker opened for resets".to_owned());
     assert!(events(root).contains(&opened), "{:#?}", events(root));
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_abandoned_turn_is_logged_with_its_calls() {
-    let heard = TestTelemetry::new();
-    let engine = heard.engine(standard(ToolClass::ReadOnly)).await;
+    let harness = TestTelemetry::new();
+    let engine = harness.engine(standard(ToolClass::ReadOnly)).await;
     let waiting = turn(&engine, Some(CALLER), r#"{"turnId":"gone","calls":[{"id":"f","tool":"t/hangs"}]}"#);
     assert!(tokio::time::timeout(Duration::from_secs(1), waiting).await.is_err());
-    let (roots, calls) = (heard.spans.named("turn"), heard.spans.named("turn_call"));
+    let (roots, calls) = (harness.spans.named("turn"), harness.spans.named("turn_call"));
     let ([root], [call]) = (&roots[..], &calls[..]) else { panic!("{roots:?} {calls:?}") };
     assert_eq!(attribute(root, "status"), Some("abandoned".into()));
     assert_eq!(call.parent_span_id, root.span_context.span_id());
     assert_eq!(root.end_time.duration_since(root.start_time).unwrap().as_secs(), 1);
-    let ended = heard.told("turn_end");
-    assert_eq!(
-        (ended.len(), &ended[0]["status"], &ended[0]["level"]),
-        (1, &"abandoned".into(), &"warn".into())
-    );
-    heard.assert_counted("steadfast_turns_total{status=\"abandoned\"} 1");
+    let ends = harness.lines_named("turn_end");
+    assert_eq!((ends.len(), &ends[0]["status"], &ends[0]["level"]), (1, &"abandoned".into(), &"warn".into()));
+    harness.assert_counted("steadfast_turns_total{status=\"abandoned\"} 1");
 }
 
 #[tokio::test(start_paused = true)]
 async fn tr_15_a_secret_in_the_output_of_a_turn_is_in_no_line_metric_or_span() {
-    let heard = TestTelemetry::new();
-    let engine = heard.engine(standard(ToolClass::ReadOnly)).await;
+    let harness = TestTelemetry::new();
+    let engine = harness.engine(standard(ToolClass::ReadOnly)).await;
     let text = format!(
         r#"{{"turnId":"{TOKEN}","calls":[{{"id":"{TOKEN}","tool":"t/refuses"}},
         {{"id":"b","tool":"t/{TOKEN}"}}]}}"#
     );
     turn(&engine, None, &text).await;
-    let spans = format!("{:?}", heard.spans.all());
-    let told = heard.text();
+    let spans = format!("{:?}", harness.spans.all());
+    let log = harness.text();
     assert!(
-        told.contains("turn_tool_error") && spans.contains("turn_tool_error"),
+        log.contains("turn_tool_error") && spans.contains("turn_tool_error"),
         "there is something to look at"
     );
-    for (text, place) in [(told, "log"), (heard.metrics(), "metrics"), (spans, "spans")] {
+    for (text, place) in [(log, "log"), (harness.metrics(), "metrics"), (spans, "spans")] {
         for secret in [TOKEN, "16C7e42F", "hunter2"] {
             assert!(!text.contains(secret), "{secret} in the {place}:\n{text}");
         }

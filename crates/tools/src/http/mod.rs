@@ -104,10 +104,10 @@ impl ToolHandler for HttpTool {
         let parts = Arc::clone(&self.parts);
         async move {
             let (begin, under_way) = (Instant::now(), RequestProgress::default());
-            let asked = parts.asked(&attempt)?;
+            let request = parts.request(&attempt)?;
             tokio::select! {
                 biased;
-                replied = parts.origin.send(asked, &under_way) => match replied {
+                replied = parts.origin.send(request, &under_way) => match replied {
                     Ok(replied) => parts.answer(&replied),
                     Err(failure) => Err(failure.fault().into()),
                 },
@@ -119,7 +119,7 @@ impl ToolHandler for HttpTool {
 }
 
 impl HttpParts {
-    fn asked(&self, attempt: &Attempt) -> Result<OriginRequest, AttemptFault> {
+    fn request(&self, attempt: &Attempt) -> Result<OriginRequest, AttemptFault> {
         let filled = fill(self.method, &self.url, attempt.params());
         let FilledRequest { target, body } = filled.map_err(request::ParameterError::fault)?;
         let mut headers = self.headers.clone();
@@ -156,17 +156,17 @@ impl HttpParts {
     fn refusal(&self, status: StatusCode, headers: &HeaderMap, body: &Bytes) -> AttemptFault {
         let text = |name: &HeaderName| text_of(headers, name);
         let number = status.as_u16();
-        let said = excerpt(&String::from_utf8_lossy(body), &self.secrets);
+        let body_text = excerpt(&String::from_utf8_lossy(body), &self.secrets);
         let message = if status.is_redirection() {
             let place = text(&LOCATION).map_or(String::new(), |place| format!(" to {}", shown(place)));
             format!("the server redirects{place} with the status {number}, and redirects are not followed")
-        } else if said.starts_with('{') {
+        } else if body_text.starts_with('{') {
             // The core classifies such a body by its text.
-            said
+            body_text
         } else {
             let reason = status.canonical_reason().map_or(String::new(), |reason| format!(" ({reason})"));
-            let said = if said.is_empty() { said } else { format!(": {said}") };
-            format!("the server answered with the status {number}{reason}{said}")
+            let body_text = if body_text.is_empty() { body_text } else { format!(": {body_text}") };
+            format!("the server answered with the status {number}{reason}{body_text}")
         };
         let retry_after = RetryAfter::from_headers(text(&RETRY_AFTER), text(&RETRY_AFTER_MS));
         AttemptFault { retry_after, ..AttemptFault::new(FaultSource::Http { status: number }, message) }

@@ -82,8 +82,8 @@ impl ParameterError {
         AttemptFault::new(FaultSource::Transport { error: TransportError::Other, written: false }, self.0)
     }
 
-    fn parameter(name: &str, why: &str) -> Self {
-        Self(format!("invalid arguments: the parameter `{name}` {why}"))
+    fn parameter(name: &str, reason: &str) -> Self {
+        Self(format!("invalid arguments: the parameter `{name}` {reason}"))
     }
 }
 
@@ -150,8 +150,8 @@ fn named<'d>(params: JsonValue<'d>, name: &str) -> Result<Cow<'d, str>, Paramete
     match scalar(value) {
         ParameterValue::Text(text) => Ok(text),
         ParameterValue::Nothing | ParameterValue::None(_) => {
-            let why = format!("is {}, and stands for a part of the URL", value.kind().describe());
-            Err(ParameterError::parameter(name, &why))
+            let reason = format!("is {}, and stands for a part of the URL", value.kind().describe());
+            Err(ParameterError::parameter(name, &reason))
         }
     }
 }
@@ -177,8 +177,8 @@ impl QueryParameters {
                     write_value(&text, &mut self.text);
                 }
                 ParameterValue::None(kind) => {
-                    let why = format!("has {kind} in it, which cannot stand in a query");
-                    return Err(ParameterError::parameter(name, &why));
+                    let reason = format!("has {kind} in it, which cannot stand in a query");
+                    return Err(ParameterError::parameter(name, &reason));
                 }
             }
         }
@@ -262,7 +262,7 @@ mod tests {
     }
 
     fn filled(method: HttpMethod, url: &str, params: &str) -> Result<(String, Option<String>), String> {
-        let filled = fill(method, &template(url), params).map_err(|ParameterError(why)| why)?;
+        let filled = fill(method, &template(url), params).map_err(|ParameterError(reason)| reason)?;
         let body = filled.body.map(|body| String::from_utf8(body.to_vec()).unwrap());
         Ok((filled.target.to_string(), body))
     }
@@ -273,8 +273,8 @@ mod tests {
         let url = "https://h/users/{id}?v={v}";
         let params = r#"{"v":true, "id":"a b", "n":1.50, "l":["x",2,null], "z":null, "e":[]}"#;
         for method in [Get, Head, Delete] {
-            let asked = filled(method, url, params).unwrap();
-            assert_eq!(asked, ("/users/a%20b?v=true&n=1.50&l=x&l=2".to_owned(), None));
+            let request = filled(method, url, params).unwrap();
+            assert_eq!(request, ("/users/a%20b?v=true&n=1.50&l=x&l=2".to_owned(), None));
         }
         for method in [Post, Put, Patch] {
             let (target, body) = filled(method, url, params).unwrap();
@@ -334,7 +334,7 @@ mod tests {
     fn unsendable_parameters_are_an_argument_error_and_not_sent() {
         use HttpMethod::{Delete, Get, Post};
         let long = format!(r#"{{"id":"{}"}}"#, "x".repeat(70_000));
-        for (method, url, params, why) in [
+        for (method, url, params, expected) in [
             (Post, "https://h/{id}", "{}", "missing required parameter `id`"),
             (Post, "https://h/{id}", r#"{"id":null}"#, "missing required parameter `id`"),
             (Post, "https://h/?q={id}", "{}", "missing required parameter `id`"),
@@ -359,7 +359,7 @@ mod tests {
         ] {
             let unfit = fill(method, &template(url), params).unwrap_err();
             let fault = unfit.fault();
-            assert!(fault.message.contains(why), "{why}: {}", fault.message);
+            assert!(fault.message.contains(expected), "{expected}: {}", fault.message);
             let judged = classify(&fault, &Overrides::default(), Timestamp::ZERO);
             assert_eq!(
                 (judged.reach, judged.nature, judged.mistake, judged.code),

@@ -54,8 +54,8 @@ async fn a_command_gets_its_variables_its_folder_and_what_it_may_want_to_know_of
     let folder = ToolTestFolder::new();
     let place = &folder.0;
     let more = format!("env = {{ UNITS = \"si\" }}\ncwd = {:?}", place.to_str().unwrap());
-    let told = r#"pwd; echo "$UNITS|$TOOL_IDEMPOTENCY_KEY|$TOOL_ATTEMPT|${TOOL_DEADLINE_MS:+there}"; env | grep -c '^CARGO'; true"#;
-    let tools = tools(told, &more);
+    let script = r#"pwd; echo "$UNITS|$TOOL_IDEMPOTENCY_KEY|$TOOL_ATTEMPT|${TOOL_DEADLINE_MS:+there}"; env | grep -c '^CARGO'; true"#;
+    let tools = tools(script, &more);
     let place = place.canonicalize().unwrap();
     let mut off = once(ToolClass::Mutating);
     off.modes = MechanismModes::all(EnforcementMode::Off);
@@ -64,8 +64,8 @@ async fn a_command_gets_its_variables_its_folder_and_what_it_may_want_to_know_of
             engine(policy).await.call(call("command", "{}", Some("order 7")), tool(&tools, "command", "t")),
         )
         .await;
-        let said: String = serde_json::from_str(content(&called)).unwrap();
-        assert_eq!(said.lines().collect::<Vec<_>>(), [place.to_str().unwrap(), attempt, "0"]);
+        let output: String = serde_json::from_str(content(&called)).unwrap();
+        assert_eq!(output.lines().collect::<Vec<_>>(), [place.to_str().unwrap(), attempt, "0"]);
     }
 }
 
@@ -75,9 +75,9 @@ async fn an_exit_code_is_reported_with_the_end_of_stderr() {
     for class in [ToolClass::ReadOnly, ToolClass::Mutating] {
         let called = run(class, script, "{}").await;
         assert_eq!(code(&called), Some(Code::ToolError), "{called:?}");
-        let said = message(&called);
-        assert!(said.starts_with("the command ended with exit code 3: invalid airport: XYZ"), "{said}");
-        assert!(said.contains("before that:\nreading"), "{said}");
+        let text = message(&called);
+        assert!(text.starts_with("the command ended with exit code 3: invalid airport: XYZ"), "{text}");
+        assert!(text.contains("before that:\nreading"), "{text}");
     }
     let quiet = run(ToolClass::ReadOnly, "echo 'no luck'; exit 1", "{}").await;
     assert_eq!(message(&quiet), "the command ended with exit code 1: no luck");
@@ -113,13 +113,13 @@ async fn eh_1_5_a_rule_of_the_tool_classifies_an_exit_code() {
         misses: Vec::new(),
     };
     // An exit code that the rule does not name is an unchanged result of the tool.
-    for (exit, told, attempts) in [(74, Err(Code::ToolError), 1), (75, Ok("2"), 2)] {
+    for (exit, expected, attempts) in [(74, Err(Code::ToolError), 1), (75, Ok("2"), 2)] {
         let _ = std::fs::remove_file(&place);
         let mut policy = standard(ToolClass::ReadOnly);
         policy.classify = Arc::new(Overrides::new(vec![rule(exit)]).unwrap());
         let called = soon(engine(policy).await.call(call("command", "{}", None), sh(&script))).await;
         let came = code(&called).map_or_else(|| Ok(content(&called)), Err);
-        assert_eq!((came, called.result.attempts), (told, attempts), "{called:?}");
+        assert_eq!((came, called.result.attempts), (expected, attempts), "{called:?}");
     }
 }
 
@@ -154,7 +154,7 @@ async fn a_command_that_cannot_be_started_did_not_run() {
     let place = ToolTestFolder::new();
     std::fs::write(place.join("text"), "no program").unwrap();
     let missing = place.join("missing");
-    for (text, said) in [
+    for (text, expected) in [
         ("command = [\"no-such-command-here\"]".to_owned(), "there is no command `no-such-command-here`"),
         (format!("command = [{:?}]", place.join("text").to_str().unwrap()), "cannot be executed"),
         (format!("command = [\"sh\"]\ncwd = {:?}", missing.to_str().unwrap()), "there is no folder"),
@@ -168,7 +168,7 @@ async fn a_command_that_cannot_be_started_did_not_run() {
             (Some(Code::UpstreamUnavailable), 1),
             "{called:?}"
         );
-        assert!(message(&called).contains(said), "{called:?}");
+        assert!(message(&called).contains(expected), "{called:?}");
     }
 }
 
@@ -186,8 +186,8 @@ async fn sf_6_secrets_of_a_command_are_in_no_error_and_no_debug_output() {
     let called =
         soon(engine(once(ToolClass::ReadOnly)).await.call(call("command", "{}", None), asking.clone())).await;
     assert!(message(&called).contains("cannot log in with [redacted]"), "{called:?}");
-    for said in [format!("{called:?}"), format!("{tools:?} {asking:#?}")] {
-        assert!(!said.contains(SECRET) && !said.contains("hunter2"), "{said}");
+    for text in [format!("{called:?}"), format!("{tools:?} {asking:#?}")] {
+        assert!(!text.contains(SECRET) && !text.contains("hunter2"), "{text}");
     }
 }
 
@@ -247,9 +247,9 @@ mod groups {
     const HANGING: usize = 4;
 
     async fn all_end(watched: Vec<WatchedPidfd>) {
-        let ended =
+        let all_ended =
             tokio::task::spawn_blocking(move || watched.iter().all(|process| process.ends_within(PATIENCE)));
-        assert!(soon(ended).await.unwrap());
+        assert!(soon(all_ended).await.unwrap());
     }
 
     #[tokio::test]

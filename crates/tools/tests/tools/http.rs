@@ -22,9 +22,9 @@ async fn a_call_is_one_request_with_its_parameters_headers_and_key() {
     envelope.trace.traceparent = Some(trace.to_owned());
     let called = soon(engine.call(envelope, search.clone())).await;
     assert_eq!(content(&called), r#"{"flights": [1.50]}"#);
-    let asked = &server.requests()[0];
-    assert_eq!(asked.line, "POST /a%2Fb/search?v=1 HTTP/1.1");
-    assert_eq!(asked.body, r#"{"to":"LIS","seats":2}"#);
+    let request = &server.requests()[0];
+    assert_eq!(request.line, "POST /a%2Fb/search?v=1 HTTP/1.1");
+    assert_eq!(request.body, r#"{"to":"LIS","seats":2}"#);
     for (name, value) in [
         ("content-type", "application/json"),
         ("authorization", "Bearer hunter2 hunter2hunter2"),
@@ -33,7 +33,7 @@ async fn a_call_is_one_request_with_its_parameters_headers_and_key() {
         ("host", server.address.to_string().as_str()),
         ("accept-encoding", "identity"),
     ] {
-        assert_eq!(asked.header(name), Some(value), "{name}");
+        assert_eq!(request.header(name), Some(value), "{name}");
     }
 
     // A key that no header can carry is encoded, so that it stays the same and unique.
@@ -154,8 +154,8 @@ async fn a_write_with_an_incomplete_response_is_unknown_and_a_read_is_retried() 
 
 #[tokio::test]
 async fn a_server_that_is_not_there_got_nothing_so_that_a_write_is_tried_again() {
-    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let text = format!("[http_tools.t]\nmethod = \"POST\"\nurl = \"http://{gone}/\"\n");
+    let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let text = format!("[http_tools.t]\nmethod = \"POST\"\nurl = \"http://{address}/\"\n");
     let mut policy = standard(ToolClass::Mutating);
     policy.retry.attempts = 2.try_into().unwrap();
     let called =
@@ -183,18 +183,18 @@ async fn hostile_values_arrive_as_one_segment_and_one_value() {
     let hostile = r#"{"id":"a/b?x=1#y","q":"a&role=admin\r\nX-Evil: 1","größe &=":"日本/#"}"#;
     let called = soon(engine.call(call("http", hostile, None), asking)).await;
     assert_eq!(called.result.status, CallStatus::Success);
-    let asked = &server.requests()[0];
+    let request = &server.requests()[0];
     assert_eq!(
-        asked.line,
+        request.line,
         "DELETE /users/a%2Fb%3Fx%3D1%23y/keys?q=a%26role%3Dadmin%0D%0AX-Evil%3A%201\
          &gr%C3%B6%C3%9Fe%20%26%3D=%E6%97%A5%E6%9C%AC%2F%23 HTTP/1.1"
     );
-    assert_eq!(asked.header("x-evil"), None);
+    assert_eq!(request.header("x-evil"), None);
 }
 
 #[tokio::test]
 async fn an_error_response_is_reported_with_the_text_of_the_server() {
-    for (status, body, code_is, said) in [
+    for (status, body, code_is, expected) in [
         ("404 Not Found", "no such\n user", Code::ToolError, "the status 404 (Not Found): no such user"),
         ("409 Conflict", "", Code::ToolError, "the status 409 (Conflict)"),
         ("400 Bad Request", r#"{"error":{"message":"balance too low"}}"#, Code::ToolError, "balance too low"),
@@ -212,7 +212,7 @@ async fn an_error_response_is_reported_with_the_text_of_the_server() {
         let called =
             soon(engine(once(ToolClass::ReadOnly)).await.call(call("http", "{}", None), asking)).await;
         assert_eq!(code(&called), Some(code_is), "{called:?}");
-        assert!(message(&called).contains(said), "{status}: {}", message(&called));
+        assert!(message(&called).contains(expected), "{status}: {}", message(&called));
         assert!(message(&called).len() < 2000);
         assert_eq!(server.requests().len(), 1);
     }
@@ -226,9 +226,9 @@ async fn redirects_are_reported_and_not_followed() {
     let called =
         soon(engine(standard(ToolClass::ReadOnly)).await.call(call("http", "{}", None), asking)).await;
     assert_eq!((code(&called), server.requests().len()), (Some(Code::ToolError), 1));
-    let said = message(&called);
-    assert!(said.contains("https://evil.example") && said.contains("not followed"), "{said}");
-    assert!(!said.contains("hunter2"), "{said}");
+    let text = message(&called);
+    assert!(text.contains("https://evil.example") && text.contains("not followed"), "{text}");
+    assert!(!text.contains("hunter2"), "{text}");
 }
 
 #[tokio::test]
@@ -236,13 +236,13 @@ async fn a_response_that_is_too_long_or_compressed_is_a_fault() {
     let long = vec![b'x'; LONGEST_ANSWER + 1];
     let server = ToolTestServer::start(move |_| answer("200 OK", "", &long)).await;
     let packed = ToolTestServer::start(|_| answer("200 OK", "Content-Encoding: gzip\r\n", "\x1f")).await;
-    for (server, said) in
+    for (server, expected) in
         [(server, "it has 67108865 bytes, and the limit is 67108864"), (packed, "compressed (gzip)")]
     {
         let asking = tool(&toolbox(&server.tool("POST", "/", "")), "http", "t");
         let called =
             soon(engine(standard(ToolClass::ReadOnly)).await.call(call("http", "{}", None), asking)).await;
-        assert!(message(&called).contains(said), "{called:?}");
+        assert!(message(&called).contains(expected), "{called:?}");
     }
 }
 
@@ -259,16 +259,17 @@ async fn sf_6_headers_and_paths_are_in_no_error_and_no_debug_output() {
     let called =
         soon(engine(once(ToolClass::Mutating)).await.call(call("http", "{}", None), asking.clone())).await;
     assert_eq!(server.requests().len(), 1);
-    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let away = format!("[http_tools.t]\nmethod = \"POST\"\nurl = \"http://{gone}/hunter2hunter2\"\n{more}\n");
+    let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let away =
+        format!("[http_tools.t]\nmethod = \"POST\"\nurl = \"http://{address}/hunter2hunter2\"\n{more}\n");
     let refused = soon(
         engine(once(ToolClass::Mutating))
             .await
             .call(call("http", "{}", None), tool(&toolbox(&away), "http", "t")),
     )
     .await;
-    for said in [format!("{called:?}"), format!("{refused:?}"), format!("{tools:?} {asking:?} {tools:#?}")] {
-        assert!(!said.contains("hunter2"), "{said}");
+    for text in [format!("{called:?}"), format!("{refused:?}"), format!("{tools:?} {asking:?} {tools:#?}")] {
+        assert!(!text.contains("hunter2"), "{text}");
     }
     assert!(message(&called).contains("you sent"), "{called:?}");
 }
@@ -282,7 +283,7 @@ async fn a_cancelled_request_is_dropped() {
     policy.time.attempt = Duration::from_secs(30);
     let clock = StoppedClock::new();
     let calling = tokio::spawn(engine(policy.clone()).await.call(call("http", "{}", None), asking.clone()));
-    server.asked().await;
+    server.wait_for_request().await;
     clock.pass(policy.time.attempt).await;
     let called = soon(calling).await.unwrap();
     assert_eq!(code(&called), Some(Code::Timeout), "{called:?}");
@@ -293,7 +294,7 @@ async fn a_cancelled_request_is_dropped() {
         let calling = engine.call(call("http", "{}", Some("k")), asking.clone());
         let cancel = calling.canceller();
         let calling = tokio::spawn(calling);
-        soon(server.asked()).await;
+        soon(server.wait_for_request()).await;
         cancel.cancel();
         soon(server.left()).await;
         let called = soon(calling).await.unwrap();
@@ -310,7 +311,7 @@ async fn a_write_that_falls_silent_is_unknown_and_leaves_nothing_open() {
     let pay = tool(&toolbox(&server.tool("POST", "/", "")), "http", "t");
     let clock = StoppedClock::new();
     let calling = tokio::spawn(engine.call(call("http", "{}", Some("k")), pay.clone()));
-    server.asked().await;
+    server.wait_for_request().await;
     clock.pass(policy.time.attempt).await;
     let again = tokio::spawn(engine.call(call("http", "{}", Some("k")), pay.clone()));
     for calling in [calling, again] {

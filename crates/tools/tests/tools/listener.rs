@@ -82,7 +82,7 @@ impl ToolTestServer {
         self.connections.load(Ordering::SeqCst)
     }
 
-    pub(crate) async fn asked(&self) {
+    pub(crate) async fn wait_for_request(&self) {
         self.arrived.acquire().await.unwrap().forget();
     }
 

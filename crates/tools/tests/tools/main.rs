@@ -55,8 +55,8 @@ impl StoppedClock {
     fn new() -> Self {
         // A paused runtime advances its time whenever it is idle, even while a server or a process is working. It does
         // not while a blocking task runs.
-        let (holds, held) = std::sync::mpsc::channel();
-        tokio::task::spawn_blocking(move || held.recv());
+        let (holds, released) = std::sync::mpsc::channel();
+        tokio::task::spawn_blocking(move || released.recv());
         tokio::time::pause();
         Self { _holds: holds }
     }

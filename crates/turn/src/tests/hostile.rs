@@ -89,22 +89,22 @@ fn each_error_has_its_path_and_the_expected_value() {
         ),
     ];
     for (plan, expected) in cases {
-        let told = mistakes(&plan);
-        assert_eq!(told.len(), 1, "{plan}: {told:?}");
-        assert!(told[0].starts_with(expected), "{plan}: {told:?}");
+        let errors = mistakes(&plan);
+        assert_eq!(errors.len(), 1, "{plan}: {errors:?}");
+        assert!(errors[0].starts_with(expected), "{plan}: {errors:?}");
     }
 }
 
 #[test]
 fn all_errors_are_reported_at_once() {
-    let told = mistakes(
+    let errors = mistakes(
         r#"{"deadlineMs":"soon","calls":[
             {"id":"a","tool":"nowhere","dependsOn":["a","ghost"]},
             {"id":"b","tool":"t/b","dependsOn":["c"]},
             {"id":"c","tool":"t/c","params":{"x":{"$from":"b","path":"x"},"y":{"$from":"b"}}},
             {"id":"c","tool":"t/d","dependsOn":["phantom"]}]}"#,
     );
-    let places: Vec<&str> = told.iter().map(|told| told.split(": ").next().unwrap()).collect();
+    let places: Vec<&str> = errors.iter().map(|error| error.split(": ").next().unwrap()).collect();
     assert_eq!(
         places,
         [
@@ -117,7 +117,7 @@ fn all_errors_are_reported_at_once() {
             "/calls/3/dependsOn/0",
             "/calls/1",
         ],
-        "{told:#?}"
+        "{errors:#?}"
     );
 }
 
@@ -264,8 +264,8 @@ fn ten_thousand_dependants_of_one_call_become_ready_at_once_and_run_a_few_at_a_t
     let output = RawJson::string(&"x".repeat(100_000));
     let end = PlannedCallEnd::Succeeded { output, attempts: 1 };
     let mut notes = Vec::new();
-    let ended = TurnEvent::Ended { id: call_id("0"), end, replayed: false };
-    let steps = turn.handle_event(Timestamp::ZERO, ended, &mut notes).unwrap();
+    let event = TurnEvent::Ended { id: call_id("0"), end, replayed: false };
+    let steps = turn.handle_event(Timestamp::ZERO, event, &mut notes).unwrap();
     assert_eq!(
         (steps.len(), turn.running()),
         (TurnLimits::DEFAULT.parallelism, TurnLimits::DEFAULT.parallelism)
@@ -275,7 +275,7 @@ fn ten_thousand_dependants_of_one_call_become_ready_at_once_and_run_a_few_at_a_t
 #[test]
 fn what_a_turn_holds_is_bounded_whatever_its_calls_say() {
     let limits =
-        TurnLimits { output_bytes: 1_000, kept_bytes: 5_000, parallelism: 100, ..TurnLimits::DEFAULT };
+        TurnLimits { output_bytes: 1_000, stored_bytes: 5_000, parallelism: 100, ..TurnLimits::DEFAULT };
     let calls: Vec<String> = (0..100).map(|call| format!(r#"{{"id":"{call}","tool":"t/a"}}"#)).collect();
     let plan = TurnPlan::parse(format!(r#"{{"calls":[{}]}}"#, calls.join(",")).as_bytes(), &limits).unwrap();
     let mut notes = Vec::new();
@@ -289,8 +289,8 @@ fn what_a_turn_holds_is_bounded_whatever_its_calls_say() {
             0 => PlannedCallEnd::Succeeded { output: RawJson::string(&long), attempts: 1 },
             _ => PlannedCallEnd::Failed(TurnCallFailure { message: "y".repeat(100_000), ..permanent() }),
         };
-        let ended = TurnEvent::Ended { id: call_id(&call.to_string()), end, replayed: false };
-        let steps = turn.handle_event(now, ended, &mut notes).unwrap();
+        let event = TurnEvent::Ended { id: call_id(&call.to_string()), end, replayed: false };
+        let steps = turn.handle_event(now, event, &mut notes).unwrap();
         result = steps.into_iter().find_map(|step| match step {
             TurnStep::Done(result) => Some(result),
             TurnStep::Run { .. } | TurnStep::Cancel { .. } | TurnStep::Leave { .. } => None,
@@ -300,8 +300,9 @@ fn what_a_turn_holds_is_bounded_whatever_its_calls_say() {
     let outputs: usize =
         result.calls.iter().filter_map(|call| Some(call.output.as_ref()?.as_str().len())).sum();
     assert!(outputs <= 5_000 && outputs > 4_000, "{outputs}");
-    let told = |call: &TurnCallResult| call.code == Some(Code::ResultNotKept) && call.message.is_some();
-    assert_eq!(result.calls.iter().filter(|call| told(call)).count(), 45);
+    let was_too_large =
+        |call: &TurnCallResult| call.code == Some(Code::ResultNotKept) && call.message.is_some();
+    assert_eq!(result.calls.iter().filter(|call| was_too_large(call)).count(), 45);
     let messages = result.calls.iter().filter_map(|call| Some(call.message.as_ref()?.len()));
     assert!(messages.max().unwrap() < 2_100, "what tools say is cut");
     assert!(result.summary.len() < 500, "{}", result.summary);
@@ -314,9 +315,9 @@ fn what_is_taken_from_a_missing_path_is_named() {
             {"id":"b","tool":"travel/b","params":{"x":{"$from":"a","path":"/best/0/price"}}}]}"#,
     );
     stage.succeed("a", r#"{"best":[]}"#);
-    let told = stage.call("b");
-    assert_eq!((told.outcome, told.code), (TurnCallOutcome::Failed, Some(Code::DependencyFailed)));
-    let message = told.message.as_deref().unwrap();
+    let failed = stage.call("b");
+    assert_eq!((failed.outcome, failed.code), (TurnCallOutcome::Failed, Some(Code::DependencyFailed)));
+    let message = failed.message.as_deref().unwrap();
     assert!(message.contains("\"a\"") && message.contains("/best/0/price"), "{message}");
 }
 
@@ -327,9 +328,9 @@ fn a_ring_of_ten_thousand_is_named_briefly() {
         .collect();
     let plan = format!(r#"{{"calls":[{}]}}"#, ring.join(","));
     let errors = TurnPlan::parse(plan.as_bytes(), &LARGE).unwrap_err();
-    let told = errors.to_string();
-    assert!(told.contains("0 -> 1 -> 2") && told.contains("9990 more") && told.ends_with("-> 0"), "{told}");
-    assert!(told.len() < 300, "{told}");
+    let text = errors.to_string();
+    assert!(text.contains("0 -> 1 -> 2") && text.contains("9990 more") && text.ends_with("-> 0"), "{text}");
+    assert!(text.len() < 300, "{text}");
 }
 
 #[test]
@@ -339,8 +340,8 @@ fn too_many_dependencies_and_too_many_mistakes_stay_small() {
         .map(|call| format!(r#"{{"id":"{call}","tool":"t/a","dependsOn":[{}]}}"#, all[..call].join(",")))
         .collect();
     let plan = format!(r#"{{"calls":[{}]}}"#, dense.join(","));
-    let told = TurnPlan::parse(plan.as_bytes(), &TurnLimits::DEFAULT).unwrap_err().to_string();
-    assert_eq!(told, "the plan: has 31125 dependencies, at most 20000 are allowed");
+    let text = TurnPlan::parse(plan.as_bytes(), &TurnLimits::DEFAULT).unwrap_err().to_string();
+    assert_eq!(text, "the plan: has 31125 dependencies, at most 20000 are allowed");
 
     let calls = vec![r#"{"id":7,"tool":7,"hm":7}"#; 1000].join(",");
     let errors =

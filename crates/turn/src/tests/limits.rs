@@ -91,26 +91,26 @@ fn a_first_choice_is_no_alternative() {
 #[test]
 fn a_breaker_change_is_recorded_only_before_the_end() {
     let mut stage = TurnHarness::new(ONE);
-    let told = |stage: &TurnHarness| {
+    let breaker_changes = |stage: &TurnHarness| {
         facts(stage).iter().filter(|fact| matches!(fact, TurnFact::CircuitBreaker { .. })).count()
     };
     let open = |stage: &mut TurnHarness, state| {
         stage.on(TurnEvent::BreakerChanged { tool: tool("search"), state });
     };
     open(&mut stage, BreakerState::Closed);
-    assert_eq!(told(&stage), 0, "it was closed before");
+    assert_eq!(breaker_changes(&stage), 0, "it was closed before");
     open(&mut stage, BreakerState::Open);
     open(&mut stage, BreakerState::Open);
-    assert_eq!(told(&stage), 1);
+    assert_eq!(breaker_changes(&stage), 1);
     stage.succeed("a", "1");
     open(&mut stage, BreakerState::Closed);
-    assert_eq!(told(&stage), 1, "the turn is over");
+    assert_eq!(breaker_changes(&stage), 1, "the turn is over");
 }
 
 #[test]
 fn an_output_as_large_as_the_limit_is_stored() {
-    for (output_bytes, kept_bytes, is_kept) in [(5, 5, true), (4, 5, false), (5, 4, false)] {
-        let limits = TurnLimits { output_bytes, kept_bytes, ..TurnLimits::DEFAULT };
+    for (output_bytes, stored_bytes, is_stored) in [(5, 5, true), (4, 5, false), (5, 4, false)] {
+        let limits = TurnLimits { output_bytes, stored_bytes, ..TurnLimits::DEFAULT };
         let plan = Arc::new(parse(ONE, &limits).unwrap());
         let (mut turn, _) = TurnMachine::begin(
             plan,
@@ -120,10 +120,10 @@ fn an_output_as_large_as_the_limit_is_stored() {
             &mut Vec::new(),
         );
         let end = PlannedCallEnd::Succeeded { output: RawJson::from_trusted("12345"), attempts: 1 };
-        let ended = TurnEvent::Ended { id: call_id("a"), end, replayed: false };
-        let steps = turn.handle_event(Timestamp::ZERO, ended, &mut Vec::new()).unwrap();
+        let event = TurnEvent::Ended { id: call_id("a"), end, replayed: false };
+        let steps = turn.handle_event(Timestamp::ZERO, event, &mut Vec::new()).unwrap();
         let Some(TurnStep::Done(result)) = steps.last() else { panic!("{steps:?}") };
-        assert_eq!(result.calls[0].output.is_some(), is_kept, "{output_bytes} {kept_bytes}");
+        assert_eq!(result.calls[0].output.is_some(), is_stored, "{output_bytes} {stored_bytes}");
     }
 }
 
@@ -132,6 +132,6 @@ fn misuse_and_trace_errors_name_their_subject() {
     assert_eq!(TurnMisuse::UnknownCall(call_id("a")).to_string(), "the plan has no call \"a\"");
     assert_eq!(TurnMisuse::NotRunning(call_id("a")).to_string(), "the call \"a\" is not running");
     let span = SpanId::from_bytes([1; 8]);
-    let told = TraceError::UnknownSpan(span).to_string();
-    assert!(told.contains("has no span") && told.contains(&span.to_string()), "{told}");
+    let text = TraceError::UnknownSpan(span).to_string();
+    assert!(text.contains("has no span") && text.contains(&span.to_string()), "{text}");
 }

@@ -39,7 +39,7 @@ fn eh_5_2_optional_dependants_are_skipped_and_required_ones_escalate() {
     stage.fail("a", permanent());
     assert_eq!((stage.outcome("b"), stage.call("b").escalated), (TurnCallOutcome::Skipped, false));
     assert_eq!((stage.outcome("c"), stage.call("c").escalated), (TurnCallOutcome::Skipped, true));
-    stage.tells("Required tool skipped due to dependency failure");
+    stage.assert_event("Required tool skipped due to dependency failure");
     assert!(stage.result().escalated);
     assert!(
         stage.result().summary.ends_with("create itinerary need your attention"),
@@ -59,7 +59,7 @@ fn a_passing_failure_escalates_if_other_calls_need_its_output() {
         let mut stage = TurnHarness::new(&format!(r#"{{"calls":[{{"id":"a","tool":"travel/a"}}{others}]}}"#));
         stage.fail("a", exhausted());
         assert_eq!(stage.call("a").escalated, escalated, "{others}");
-        assert!(stage.story().iter().any(|told| told.contains(reason)), "{:#?}", stage.story());
+        assert!(stage.story().iter().any(|event| event.contains(reason)), "{:#?}", stage.story());
     }
 }
 
@@ -77,7 +77,7 @@ fn eh_5_3_a_default_stands_in_for_the_output_that_is_missing() {
         (stage.outcome("a"), stage.outcome("b")),
         (TurnCallOutcome::Failed, TurnCallOutcome::Succeeded)
     );
-    stage.tells("Used default value for compare_prices");
+    stage.assert_event("Used default value for compare_prices");
     assert!(!stage.result().escalated, "the plan foresaw it");
 
     let mut stage = TurnHarness::new(plan);
@@ -128,7 +128,7 @@ fn eh_4_2_the_deadline_returns_what_is_finished() {
     assert_eq!(stage.cut, [TurnStep::Cancel { id: call_id("h") }, TurnStep::Leave { id: call_id("a") }]);
     assert_eq!(stage.result().ended_by, TurnEndReason::Deadline);
     assert!(stage.result().summary.starts_with("Completed flight search, but hotel search timed out"));
-    stage.tells("Turn timeout after 300000 ms");
+    stage.assert_event("Turn timeout after 300000 ms");
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn eh_7_4_a_call_that_runs_at_the_deadline_of_the_turn_is_neither_retried_nor_re
     // Its result comes later: it is recorded, and nothing starts any more.
     stage.fail("f", timed_out());
     assert_eq!(stage.started(), ["f", "h"]);
-    stage.tells("Failed after the end of the turn: flight_search (timeout)");
+    stage.assert_event("Failed after the end of the turn: flight_search (timeout)");
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn eh_6_4_an_alternative_steps_in_when_the_tool_fails_for_good() {
     let mut stage = TurnHarness::new(plan);
     stage.fail("f", permanent());
     assert_eq!(stage.started[1], ("f".into(), "flight_search_backup".into(), r#"{"to":"LIS"}"#.into()));
-    stage.tells("Used alternative tool flight_search_backup");
+    stage.assert_event("Used alternative tool flight_search_backup");
     stage.fail("f", permanent());
     assert_eq!(stage.started[2], ("f".into(), "cards".into(), r#"{"text":"LIS"}"#.into()));
     stage.succeed_after("f", "{}", 2);
@@ -200,7 +200,7 @@ fn an_open_breaker_sends_the_call_to_its_alternative_at_once() {
 
     let mut stage = TurnHarness::new(plan);
     stage.on(TurnEvent::BreakerChanged { tool: tool("flight_search"), state: BreakerState::Open });
-    stage.tells("Circuit breaker opened for flight_search");
+    stage.assert_event("Circuit breaker opened for flight_search");
     stage.succeed("x", "1");
     assert_eq!(starts(&stage), ["x", "backup"]);
 
@@ -314,7 +314,7 @@ fn arguments_that_cannot_be_made_fail_the_call_that_wants_them() {
 
 #[test]
 fn an_output_that_is_too_large_is_a_success_without_output() {
-    let limits = TurnLimits { output_bytes: 8, kept_bytes: 12, argument_bytes: 40, ..TurnLimits::DEFAULT };
+    let limits = TurnLimits { output_bytes: 8, stored_bytes: 12, argument_bytes: 40, ..TurnLimits::DEFAULT };
     let plan = br#"{"calls":[{"id":"a","tool":"t/a"},{"id":"b","tool":"t/b"},{"id":"c","tool":"t/c"},
         {"id":"uses","tool":"t/d","params":{"x":{"$from":"a"}}},{"id":"waits","tool":"t/e","dependsOn":["a"]},
         {"id":"many","tool":"t/f","params":{"x":[{"$from":"b"},{"$from":"b"},{"$from":"b"},{"$from":"b"},{"$from":"b"}]}}]}"#;
@@ -332,10 +332,10 @@ fn an_output_that_is_too_large_is_a_success_without_output() {
     end("c", "[1,23]");
     let steps = end("waits", "1");
     let Some(TurnStep::Done(result)) = steps.last() else { panic!("{steps:?}") };
-    let told: Vec<_> =
+    let actual: Vec<_> =
         result.calls.iter().map(|call| (call.outcome, call.code, call.output.is_some())).collect();
     assert_eq!(
-        told,
+        actual,
         [
             (TurnCallOutcome::Succeeded, Some(Code::ResultNotKept), false),
             (TurnCallOutcome::Succeeded, None, true),
@@ -353,7 +353,7 @@ fn a_resubmitted_turn_makes_the_same_calls_and_gets_finished_results() {
         TurnHarness::with(THREE_SEARCHES, &BTreeMap::new(), SubmissionHistory::Repeated(BTreeMap::new()));
     second.again("f", PlannedCallEnd::Succeeded { output: RawJson::from_trusted("1"), attempts: 0 });
     second.again("a", PlannedCallEnd::Failed(permanent()));
-    second.tells("Finished earlier, not run again: flight_search");
+    second.assert_event("Finished earlier, not run again: flight_search");
     assert_eq!(
         (second.outcome_so_far("f"), second.outcome_so_far("a")),
         ("Succeeded".into(), "Failed".into())
@@ -364,15 +364,15 @@ fn a_resubmitted_turn_makes_the_same_calls_and_gets_finished_results() {
 fn what_may_have_run_before_is_asked_before_an_alternative_however_its_breaker_stands() {
     const PLAN: &str = r#"{"calls":[{"id":"a","tool":"travel/a","alternatives":["travel/b","travel/c"]}]}"#;
     let open = breaker("a", BreakerState::Open);
-    let asked = |submitted| TurnHarness::with(PLAN, &open, submitted).started[0].1.clone();
-    assert_eq!(asked(SubmissionHistory::First), "b", "nothing of it can have run");
-    assert_eq!(asked(SubmissionHistory::Repeated(BTreeMap::new())), "a", "it may have its answer");
+    let first_tool = |submitted| TurnHarness::with(PLAN, &open, submitted).started[0].1.clone();
+    assert_eq!(first_tool(SubmissionHistory::First), "b", "nothing of it can have run");
+    assert_eq!(first_tool(SubmissionHistory::Repeated(BTreeMap::new())), "a", "it may have its answer");
     let chosen = |candidate, named: Option<&str>| {
         let choice = CandidateChoice { candidate, tool: named.map(tool), ..CandidateChoice::default() };
         SubmissionHistory::Repeated(BTreeMap::from([(call_id("a"), choice)]))
     };
-    assert_eq!(asked(chosen(1, Some("b"))), "b", "as it was chosen");
-    assert_eq!(asked(chosen(1, None)), "b", "as an older version kept it");
+    assert_eq!(first_tool(chosen(1, Some("b"))), "b", "as it was chosen");
+    assert_eq!(first_tool(chosen(1, None)), "b", "as an older version kept it");
     for other in [chosen(1, Some("c")), chosen(7, Some("d")), chosen(usize::MAX, None)] {
         let stage = TurnHarness::with(PLAN, &open, other);
         assert!(stage.started.is_empty(), "it was done by another one");
@@ -401,7 +401,7 @@ fn a_call_that_ran_with_a_default_gets_it_again_although_the_output_is_there_now
     );
     again.succeed("a", "1");
     assert_eq!(again.started[1].2, arguments, "the same arguments are the same call");
-    again.tells("Used default value for b");
+    again.assert_event("Used default value for b");
 }
 
 #[test]
@@ -604,7 +604,7 @@ fn results_up_to_the_deadline_count_and_nothing_starts_after_it() {
         ]
     );
     assert_eq!((stage.started.len(), stage.result().ended_by), (3, TurnEndReason::Deadline));
-    stage.tells(
+    stage.assert_event(
         "Decided to continue without it for b: the deadline of the turn has passed; finished results are returned",
     );
 }

@@ -116,10 +116,10 @@ fn play(
                         assert!(there || *default, "{call} ran without {dependency}");
                     }
                     let before = engine.choices.insert(id.clone(), choice.clone());
-                    let goes_on = before.is_none_or(|before| {
+                    let is_consistent = before.is_none_or(|before| {
                         before.candidate <= choice.candidate && before.defaults == choice.defaults
                     });
-                    assert!(goes_on, "{id} was chosen otherwise");
+                    assert!(is_consistent, "{id} was chosen otherwise");
                     match engine.replays(&id, &choice, arguments.as_str()) {
                         Some(end) => replayed.push((id.clone(), end)),
                         None => played.ran.push(id.to_string()),
@@ -150,10 +150,10 @@ fn play(
             continue;
         }
         let event = match moves.next() {
-            Some((index, how)) => {
-                now = now + Duration::from_millis(u64::from(how / 16));
+            Some((index, roll)) => {
+                now = now + Duration::from_millis(u64::from(roll / 16));
                 let id = running.swap_remove(index.index(running.len()));
-                let failure = match how % 10 {
+                let failure = match roll % 10 {
                     0..=3 => {
                         succeeded.insert(id.as_str().parse().unwrap());
                         None
@@ -247,8 +247,8 @@ proptest! {
         // `play` and `replays` assert that no finished call runs again.
         let after = play(&text, &calls, parallelism, &second, submitted, &mut engine).result.unwrap();
         for (before, after) in before.calls.iter().zip(&after.calls) {
-            let ended = after.code != Some(Code::DeadlineExceeded) && after.outcome != TurnCallOutcome::LeftRunning;
-            if before.outcome == TurnCallOutcome::Succeeded && ended {
+            let is_complete = after.code != Some(Code::DeadlineExceeded) && after.outcome != TurnCallOutcome::LeftRunning;
+            if before.outcome == TurnCallOutcome::Succeeded && is_complete {
                 prop_assert_eq!((after.outcome, &after.output), (TurnCallOutcome::Succeeded, &before.output));
             }
         }

@@ -506,19 +506,19 @@ fn sentence(note: &TraceNote) -> String {
             format!("Used default value for {tool} in place of the output of {dependency}")
         }
         TurnFact::ToolSkipped { because, need, .. } => {
-            let what = match need {
+            let label = match need {
                 CallNeed::Required => "Required",
                 CallNeed::Optional => "Optional",
             };
             match because {
                 SkipReason::Dependency(dependency) => {
-                    format!("{what} tool skipped due to dependency failure: {tool} needs {dependency}")
+                    format!("{label} tool skipped due to dependency failure: {tool} needs {dependency}")
                 }
                 SkipReason::Deadline => {
-                    format!("{what} tool skipped because the turn's deadline passed: {tool}")
+                    format!("{label} tool skipped because the turn's deadline passed: {tool}")
                 }
                 SkipReason::Cancelled => {
-                    format!("{what} tool skipped because the turn was cancelled: {tool}")
+                    format!("{label} tool skipped because the turn was cancelled: {tool}")
                 }
             }
         }

@@ -146,8 +146,8 @@ impl TurnTrace {
             None if self.ended_at.is_some() => return Err(TraceError::Closed),
             None => None,
         };
-        let is_told = self.events.last().is_some_and(|last| last.event_type == TraceEventType::TurnEnded);
-        let is_end = note.fact.event_type() == TraceEventType::TurnEnded && !is_told;
+        let is_recorded = self.events.last().is_some_and(|last| last.event_type == TraceEventType::TurnEnded);
+        let is_end = note.fact.event_type() == TraceEventType::TurnEnded && !is_recorded;
         if self.events.len() < self.limit {
             self.push(note, span);
         } else if is_end {
@@ -165,8 +165,8 @@ impl TurnTrace {
             return;
         }
         for span in self.spans.values_mut() {
-            let ended = now.max(span.started_at);
-            span.ended_at.get_or_insert(ended);
+            let end = now.max(span.started_at);
+            span.ended_at.get_or_insert(end);
         }
         self.ended_at = Some(now.max(self.started_at));
     }
@@ -451,9 +451,9 @@ mod tests {
         trace
             .record(&note(TurnFact::TurnEnded { summary: "Completed x".into(), escalated: false }), None)
             .unwrap();
-        let told: Vec<_> = trace.events().iter().map(|event| (event.event_type, event.sequence)).collect();
+        let actual: Vec<_> = trace.events().iter().map(|event| (event.event_type, event.sequence)).collect();
         assert_eq!(
-            told,
+            actual,
             [
                 (TraceEventType::ToolSucceeded, 0),
                 (TraceEventType::ToolSucceeded, 1),
@@ -480,8 +480,8 @@ mod tests {
         trace
             .record(&note(TurnFact::TurnEnded { summary: "Completed x".into(), escalated: false }), None)
             .unwrap();
-        let told: Vec<_> = trace.events().iter().map(|event| event.event_type).collect();
-        assert_eq!(told, [TraceEventType::ToolStarted, TraceEventType::TurnEnded]);
+        let actual: Vec<_> = trace.events().iter().map(|event| event.event_type).collect();
+        assert_eq!(actual, [TraceEventType::ToolStarted, TraceEventType::TurnEnded]);
     }
 
     #[test]
@@ -500,9 +500,9 @@ mod tests {
         trace.record(&note(TurnFact::ToolError(fault)), None).unwrap();
         assert!(serde_json::to_string(trace.events()).unwrap().len() < 2500);
         // The summary of a turn may be twice as long.
-        let ended = |bytes: usize| TurnFact::TurnEnded { summary: "x".repeat(bytes), escalated: false };
+        let turn_ended = |bytes: usize| TurnFact::TurnEnded { summary: "x".repeat(bytes), escalated: false };
         for (bytes, whole) in [(2 * TEXT_BYTES, true), (2 * TEXT_BYTES + 1, false)] {
-            assert_eq!(note(ended(bytes)).sentence().len() == bytes, whole, "{bytes}");
+            assert_eq!(note(turn_ended(bytes)).sentence().len() == bytes, whole, "{bytes}");
         }
     }
 }

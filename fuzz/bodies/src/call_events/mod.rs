@@ -386,7 +386,7 @@ impl<'i> FuzzWorld<'i> {
             best_effort: false,
             arrived: self.now,
             age: Duration::ZERO,
-            seen_end_within: None,
+            end_observed_within: None,
             run: request.run.clone(),
             rules: DedupeRules::from(policy),
             tool: request.tool.clone(),
@@ -443,11 +443,11 @@ impl<'i> FuzzWorld<'i> {
     }
 
     /// Feeds one event to the machine, and checks the properties that must hold after it.
-    fn feed(&mut self, driven: &mut FuzzedCall, event: CallEvent, meant: AnswerIntent) {
+    fn feed(&mut self, driven: &mut FuzzedCall, event: CallEvent, intent: AnswerIntent) {
         let now = self.now;
         // The machine is only formatted if misuse is possible, because that is slow.
         let wake_at = driven.call.wake_at();
-        let before = (meant == AnswerIntent::Anything)
+        let before = (intent == AnswerIntent::Anything)
             .then(|| (driven.call.state(), wake_at, format!("{:?}", driven.call)));
         let ran = matches!(event, CallEvent::Ran(_));
         let settling = driven.call.is_settling();
@@ -515,9 +515,9 @@ impl<'i> FuzzWorld<'i> {
                 }
             }
             NextStep::CancelUpstream => Self::cancels_upstream(driven),
-            NextStep::Finish { result, deferred: kept } => {
+            NextStep::Finish { result, deferred } => {
                 assert!(!driven.runs || driven.unknown, "the call ended and its attempt runs on: {step:?}");
-                self.ended(driven, result, kept);
+                self.handle_end(driven, result, deferred);
             }
             NextStep::Follow(_) | NextStep::AwaitEnd(_) | NextStep::Ask(_) | NextStep::Wait => {
                 assert!(driven.call.wake_at().is_some(), "waits for nothing: {step:?}");
@@ -543,9 +543,9 @@ impl<'i> FuzzWorld<'i> {
     /// Checks that the tool receives cancellations only for a running attempt: one for its caller, one for the cut.
     fn cancels_upstream(driven: &mut FuzzedCall) {
         let is_cut = driven.call.is_settling();
-        let told = if is_cut { &mut driven.cut_upstream } else { &mut driven.cancelled_upstream };
-        assert!(driven.runs && !driven.cut && !*told, "a cancellation without a reason");
-        *told = true;
+        let is_notified = if is_cut { &mut driven.cut_upstream } else { &mut driven.cancelled_upstream };
+        assert!(driven.runs && !driven.cut && !*is_notified, "a cancellation without a reason");
+        *is_notified = true;
     }
 
     /// Checks that an attempt may start now.
@@ -593,7 +593,7 @@ impl<'i> FuzzWorld<'i> {
     }
 
     /// Handles the end of a call: its answer, and its remaining work.
-    fn ended(&mut self, driven: &FuzzedCall, result: &CallResult, kept: &[DeferredWrite]) {
+    fn handle_end(&mut self, driven: &FuzzedCall, result: &CallResult, deferred: &[DeferredWrite]) {
         assert_eq!(result.attempts, driven.attempts, "the attempts are counted wrong");
         // In shadow mode nothing counts as recorded, but deliveries are marked. Otherwise every equal call would look
         // like a resend.
@@ -607,12 +607,12 @@ impl<'i> FuzzWorld<'i> {
             "no receipt for what is recorded: {result:?}"
         );
         let fresh = result.provenance == Provenance::Fresh;
-        assert!(!fresh || result.ended.is_err() || driven.attempts > 0, "without attempt: {result:?}");
+        assert!(!fresh || result.outcome.is_err() || driven.attempts > 0, "without attempt: {result:?}");
         if let Some(receipt) = result.receipt.as_ref().filter(|_| self.draw.flag()) {
             self.store.delivered(receipt, self.now);
         }
-        for kept in kept {
-            match kept {
+        for write in deferred {
+            match write {
                 DeferredWrite::Save(save) => drop(self.store.save(save, self.now)),
                 DeferredWrite::Release(release) => self.store.release(release),
                 DeferredWrite::GiveBack { grant, owner } => {
@@ -620,7 +620,7 @@ impl<'i> FuzzWorld<'i> {
                 }
                 DeferredWrite::Park(ask) => {
                     let request = driven.call.request();
-                    let wanted = ApprovalSubject {
+                    let subject = ApprovalSubject {
                         tool: &request.tool,
                         arguments: request.digest,
                         signature: &request.signature,
@@ -628,13 +628,13 @@ impl<'i> FuzzWorld<'i> {
                         blocked: ask.operator_only,
                     };
                     let policy = &driven.call.policy().approval;
-                    let asked = self.store.approvals.ask(wanted, &ask.escalation, None, policy, self.now);
+                    let pending = self.store.approvals.ask(subject, &ask.escalation, None, policy, self.now);
                     let decision = self.draw.pick([
                         ApprovalDecision::Once,
                         ApprovalDecision::Session,
                         ApprovalDecision::Deny,
                     ]);
-                    let _ = self.store.approvals.decide(asked.id, decision, Grantor::Operator, self.now);
+                    let _ = self.store.approvals.decide(pending.id, decision, Grantor::Operator, self.now);
                 }
             }
         }

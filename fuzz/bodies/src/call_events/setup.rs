@@ -185,14 +185,14 @@ pub(super) fn outcome(draw: &mut InputDraw<'_>) -> AttemptReport {
         16 => return AttemptReport::InputRequired { output: output() },
         _ => FaultSource::BadAnswer,
     };
-    let told = draw.byte();
-    let retry_after = match told % 4 {
+    let details = draw.byte();
+    let retry_after = match details % 4 {
         1 => Some(RetryAfter::Delay(second)),
         2 => Some(RetryAfter::Delay(Duration::MAX)),
         _ => None,
     };
     let fault = AttemptFault { retry_after, ..AttemptFault::new(source, "it did not work") };
-    AttemptReport::Failure { fault, output: (told & 4 != 0).then(output) }
+    AttemptReport::Failure { fault, output: (details & 4 != 0).then(output) }
 }
 
 /// The number of kinds of events of [`stray`].

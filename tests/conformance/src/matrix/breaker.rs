@@ -73,13 +73,13 @@ pub(super) async fn tr_8_a_forced_open_breaker_stays_open_in_a_fleet_and_over_a_
     assert_eq!(forced.reach, ChangeScope::Everywhere);
     let obeyed = async |engine: &Engine, expected| {
         let mut number = 1;
-        let heard = async {
+        let propagation = async {
             while status(&engine.call(single(number), tool.clone()).await) != expected {
                 number += 1;
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        within("the forced state is shared", heard).await;
+        within("the forced state is shared", propagation).await;
     };
     if world.notifies_engines() {
         obeyed(&second, OPEN).await;
@@ -113,9 +113,9 @@ pub(super) async fn tr_9_two_good_probes_close_the_breaker(world: ConformanceWor
     let mut events = engine.events();
     let mut changes = Vec::new();
     let mut next_change = async || {
-        let told =
+        let notice =
             wait_for_notice(&mut events, |notice| matches!(notice, CallNotice::BreakerChanged { .. })).await;
-        let CallNotice::BreakerChanged { transition, .. } = told else { panic!("{told:?}") };
+        let CallNotice::BreakerChanged { transition, .. } = notice else { panic!("{notice:?}") };
         changes.push((transition.from, transition.to));
         changes.clone()
     };

@@ -9,7 +9,7 @@ use steadfast_core::envelope::CacheMatch;
 use steadfast_core::policy::{KeyConflictPolicy, ToolClass};
 
 use crate::calls::{
-    CountingTool, SUCCESS, call, envelope, keyed, paid, read, says, status, wait_for_notice, within,
+    CountingTool, SUCCESS, call, envelope, keyed, paid, read, status, text_result, wait_for_notice, within,
 };
 use crate::world::{ConformanceWorld, plain};
 
@@ -86,7 +86,7 @@ pub(super) async fn tr_2_a_duplicate_in_another_engine_waits_and_runs_nothing(wo
 pub(super) async fn tr_3_a_duplicate_after_completion_gets_the_recorded_answer(world: ConformanceWorld) {
     let policy = plain(ToolClass::Mutating);
     let engine = world.engine(&policy).await;
-    let tool = CountingTool::new(|run| says(&format!("paid by run {run}")));
+    let tool = CountingTool::new(|run| text_result(&format!("paid by run {run}")));
     let first = engine.call(keyed("k"), tool.clone()).await;
     let digest = world.records().await[0].digest;
     assert_eq!((status(&first), first.result.recorded), (SUCCESS, Some(true)));
@@ -141,9 +141,10 @@ pub(super) async fn tr_4_the_same_key_with_other_parameters_is_a_conflict_or_ano
     let separate = world.engine(&policy).await;
     for (to, replayed) in [("ann", false), ("eve", false), ("ann", true), ("eve", true)] {
         let named = to.to_owned();
-        let called = separate.call(with("s", json!(to)), CountingTool::new(move |_| says(&named))).await;
+        let called =
+            separate.call(with("s", json!(to)), CountingTool::new(move |_| text_result(&named))).await;
         assert_eq!((status(&called), called.result.from_cache), (SUCCESS, replayed), "{to}");
-        assert_eq!(called.result.output, Some(says(to).unwrap()));
+        assert_eq!(called.result.output, Some(text_result(to).unwrap()));
     }
 }
 
@@ -152,7 +153,7 @@ pub(super) async fn sf_1_sixty_four_callers_of_one_key_get_one_answer(world: Con
     for class in [ToolClass::Mutating, ToolClass::Idempotent, ToolClass::Unknown] {
         let policy = plain(class);
         let engines = [world.engine(&policy).await, world.engine(&policy).await];
-        let tool = CountingTool::new(|run| says(&format!("{run}")));
+        let tool = CountingTool::new(|run| text_result(&format!("{run}")));
         let callers: Vec<_> = (0..64)
             .map(|number| {
                 let envelope = keyed(&format!("of 64, {class:?}"));

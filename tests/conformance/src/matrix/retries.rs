@@ -57,8 +57,8 @@ pub(super) async fn tr_5_two_time_outs_and_a_success_are_three_attempts_with_spr
 pub(super) async fn tr_6_a_400_is_final_after_one_attempt(world: ConformanceWorld) {
     let engine = world.engine(&plain(ToolClass::Idempotent)).await;
     for code in [400, 401, 403, 404, 413, 422] {
-        let said = ToolOutput { content: RawJson::string(&format!("no: {code}")), metadata: None };
-        let refusal = said.clone();
+        let output = ToolOutput { content: RawJson::string(&format!("no: {code}")), metadata: None };
+        let refusal = output.clone();
         let tool = CountingTool::new(move |_| {
             let fault =
                 AttemptFault::new(FaultSource::Http { status: code }, format!("the server said {code}"));
@@ -72,7 +72,7 @@ pub(super) async fn tr_6_a_400_is_final_after_one_attempt(world: ConformanceWorl
         // The server's answer reaches the caller unchanged, and a duplicate too.
         assert_eq!(
             (called.result.output, error.message.as_str()),
-            (Some(said.clone()), &*format!("the server said {code}"))
+            (Some(output.clone()), &*format!("the server said {code}"))
         );
         let again = engine.call(keyed(&key), tool.clone()).await;
         // The server did not even read a body that was too large (413): its key is free again.

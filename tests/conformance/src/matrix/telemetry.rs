@@ -16,8 +16,8 @@ use steadfast_json::RawJson;
 use steadfast_telemetry::{LogLineFormat, LogLineLevel, LogSink, Options, Telemetry};
 
 use crate::calls::{
-    CountingTool, OPEN, PATIENCE, SUCCESS, call, envelope, fail, http, keyed, paid, read, says, single,
-    status,
+    CountingTool, OPEN, PATIENCE, SUCCESS, call, envelope, fail, http, keyed, paid, read, single, status,
+    text_result,
 };
 use crate::world::{ConformanceWorld, plain};
 
@@ -26,8 +26,8 @@ use crate::world::{ConformanceWorld, plain};
 struct HookRecorder(Mutex<Vec<String>>);
 
 impl HookRecorder {
-    fn note(&self, what: String) -> HookFuture<'_, ()> {
-        self.0.lock().push(what);
+    fn note(&self, entry: String) -> HookFuture<'_, ()> {
+        self.0.lock().push(entry);
         Box::pin(async {})
     }
 
@@ -47,8 +47,8 @@ impl Hooks for HookRecorder {
         attempt: u32,
         answer: &'a ToolResult,
     ) -> HookFuture<'a, ()> {
-        let how = if answer.is_ok() { "good" } else { "bad" };
-        self.note(format!("after {attempt} of {}: {how}", call.tool_name))
+        let outcome = if answer.is_ok() { "good" } else { "bad" };
+        self.note(format!("after {attempt} of {}: {outcome}", call.tool_name))
     }
 
     fn short_circuit<'a>(&'a self, call: &'a CallEnvelope, code: Option<Code>) -> HookFuture<'a, ()> {
@@ -57,14 +57,14 @@ impl Hooks for HookRecorder {
 }
 
 pub(super) async fn tr_12_hooks_fire_once_per_attempt_and_once_for_a_short_circuit(world: ConformanceWorld) {
-    let seen = Arc::new(HookRecorder::default());
+    let recorder = Arc::new(HookRecorder::default());
     let policy = Arc::new(plain(ToolClass::Idempotent));
-    let engine = world.builder().await.policies(policy).hooks(seen.clone()).start().await;
+    let engine = world.builder().await.policies(policy).hooks(recorder.clone()).start().await;
     let flaky = || CountingTool::new(|run| if run < 3 { http(503) } else { paid() });
     let called = engine.call(keyed("k"), flaky()).await;
     assert_eq!(called.result.attempts, 3);
     assert_eq!(
-        seen.taken(),
+        recorder.taken(),
         [
             "before 1 of pay",
             "after 1 of pay: bad",
@@ -75,25 +75,25 @@ pub(super) async fn tr_12_hooks_fire_once_per_attempt_and_once_for_a_short_circu
         ]
     );
     assert!(engine.call(keyed("k"), flaky()).await.result.from_cache);
-    assert_eq!(seen.taken(), ["short pay: replayed"]);
+    assert_eq!(recorder.taken(), ["short pay: replayed"]);
     engine
         .call(call(json!({ "payload": { "idempotencyKey": "k", "params": { "to": "eve" } } })), flaky())
         .await;
-    assert_eq!(seen.taken(), ["short pay: idempotency_conflict"]);
+    assert_eq!(recorder.taken(), ["short pay: idempotency_conflict"]);
     world.stop_clock();
     fail(&engine, 5).await;
-    assert_eq!(seen.taken().len(), 10);
+    assert_eq!(recorder.taken().len(), 10);
     assert_eq!(status(&engine.call(single(1), flaky()).await), OPEN);
-    assert_eq!(seen.taken(), ["short pay: circuit_open"]);
+    assert_eq!(recorder.taken(), ["short pay: circuit_open"]);
 
     // With or without hooks, parameters and answers are the same.
     let bare = world.engine(&plain(ToolClass::Idempotent)).await;
     let params = r#"{"b":1.50,"a":[ 1, 2 ],"to":"bob"}"#;
     for engine in [&engine, &bare] {
-        let mut asked = call(json!({ "toolName": "echo" }));
-        asked.payload.params = RawJson::from_trusted(params);
-        let called = engine.call(asked, async |attempt: Attempt| says(attempt.params())).await;
-        assert_eq!(called.result.output, Some(says(params).unwrap()));
+        let mut request = call(json!({ "toolName": "echo" }));
+        request.payload.params = RawJson::from_trusted(params);
+        let called = engine.call(request, async |attempt: Attempt| text_result(attempt.params())).await;
+        assert_eq!(called.result.output, Some(text_result(params).unwrap()));
     }
 }
 
@@ -141,8 +141,8 @@ impl TelemetryWorld {
 
 pub(super) async fn tr_13_every_transition_is_counted_and_logged_within_bounds(world: ConformanceWorld) {
     let policy = plain(ToolClass::Idempotent);
-    let told = TelemetryWorld::of(&world, policy.clone()).await;
-    let engine = &told.engine;
+    let telemetry = TelemetryWorld::of(&world, policy.clone()).await;
+    let engine = &telemetry.engine;
     engine.call(keyed("good"), CountingTool::paying()).await;
     engine.call(keyed("good"), CountingTool::paying()).await;
     engine.call(keyed("retried"), CountingTool::new(|run| if run < 2 { http(503) } else { paid() })).await;
@@ -156,7 +156,7 @@ pub(super) async fn tr_13_every_transition_is_counted_and_logged_within_bounds(w
     engine.call(single(2), CountingTool::paying()).await;
     engine.call(single(3), CountingTool::paying()).await;
 
-    let metrics = told.metrics();
+    let metrics = telemetry.metrics();
     let counted = |line: &str| {
         let line = format!("steadfast_tool_{line}");
         assert!(metrics.lines().any(|counted| counted == line), "no {line} in\n{metrics}");
@@ -191,13 +191,13 @@ pub(super) async fn tr_13_every_transition_is_counted_and_logged_within_bounds(w
     for number in 0..50 {
         engine.call(call(json!({ "toolName": format!("tool-{number}") })), CountingTool::paying()).await;
     }
-    let metrics = told.metrics();
+    let metrics = telemetry.metrics();
     let series = metrics.lines().filter(|line| {
         line.starts_with("steadfast_tool_calls_total{") && line.contains("status=\"success\"")
     });
     assert!(series.count() <= 2 * 4, "{metrics}");
 
-    let log = told.log();
+    let log = telemetry.log();
     let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let count = |event: &str| lines.iter().filter(|line| line["event"] == event).count();
     assert_eq!((count("tool_call_circuit_state"), count("tool_call_retry")), (5, 1));
@@ -207,9 +207,9 @@ pub(super) async fn tr_13_every_transition_is_counted_and_logged_within_bounds(w
 /// Returns an engine with the policies of this configuration, and with switches that can be changed.
 async fn configured(world: &ConformanceWorld, config: Config) -> (Engine, Arc<Mutex<Config>>) {
     let config = Arc::new(Mutex::new(config));
-    let asked = config.clone();
+    let shared_config = config.clone();
     let policies = move |call: &CallEnvelope| {
-        asked.lock().resolve_at(&call.tool(), AnnotationHints::default(), None).policy
+        shared_config.lock().resolve_at(&call.tool(), AnnotationHints::default(), None).policy
     };
     (world.builder().await.policies(policies).start().await, config)
 }
@@ -219,13 +219,14 @@ pub(super) async fn tr_14_switched_off_a_call_goes_straight_through(world: Confo
     let off = Config::load(&Sources { environment, ..Sources::default() }).unwrap();
     let (engine, config) = configured(&world, off).await;
     // No call is remembered, joined, retried, counted or refused: each one runs.
-    let tool = CountingTool::new(|run| if run % 2 == 0 { http(503) } else { says(&format!("run {run}")) });
+    let tool =
+        CountingTool::new(|run| if run % 2 == 0 { http(503) } else { text_result(&format!("run {run}")) });
     for run in 1..=20 {
         let called = engine.call(keyed("k"), tool.clone()).await;
         assert_eq!((tool.runs(), called.result.attempts, called.result.from_cache), (run, 1, false));
         match run % 2 {
             0 => assert_eq!(called.result.error.unwrap().message, "the server said 503"),
-            _ => assert_eq!(called.result.output, Some(says(&format!("run {run}")).unwrap())),
+            _ => assert_eq!(called.result.output, Some(text_result(&format!("run {run}")).unwrap())),
         }
     }
     let both = CountingTool::gated();
@@ -267,8 +268,8 @@ pub(super) async fn tr_15_secrets_are_neither_logged_nor_kept(world: Conformance
         .unwrap()
     };
     // All mechanisms are on, so that each produces output.
-    let told = TelemetryWorld::of(&world, PolicyProfile::Standard.policy(ToolClass::Mutating)).await;
-    let said = format!("Authorization: Bearer {TOKEN} rejected, password=hunter2-of-ann");
+    let telemetry = TelemetryWorld::of(&world, PolicyProfile::Standard.policy(ToolClass::Mutating)).await;
+    let message = format!("Authorization: Bearer {TOKEN} rejected, password=hunter2-of-ann");
     let transient = FaultSource::Transport { error: TransportError::ConnectionRefused, written: false };
     let sources = [
         transient,
@@ -278,27 +279,27 @@ pub(super) async fn tr_15_secrets_are_neither_logged_nor_kept(world: Conformance
         FaultSource::Http { status: 500 },
     ];
     for (source, amount) in sources.into_iter().zip(1..) {
-        let said = said.clone();
+        let message = message.clone();
         for _ in 0..2 {
-            let (source, said) = (source.clone(), said.clone());
+            let (source, message) = (source.clone(), message.clone());
             let tool =
-                CountingTool::new(move |_| Err(AttemptFault::new(source.clone(), said.clone()).into()));
-            told.engine.call(leaky(amount), tool).await;
+                CountingTool::new(move |_| Err(AttemptFault::new(source.clone(), message.clone()).into()));
+            telemetry.engine.call(leaky(amount), tool).await;
         }
     }
-    told.engine.call(leaky(100), CountingTool::paying()).await;
-    told.engine.shutdown(PATIENCE).await;
-    let (log, kept) = (told.log(), world.kept().await);
-    assert!(log.lines().count() > 20 && !kept.is_empty(), "there is something to look at");
-    let (metrics, kept) = (told.metrics(), String::from_utf8_lossy(&kept).into_owned());
+    telemetry.engine.call(leaky(100), CountingTool::paying()).await;
+    telemetry.engine.shutdown(PATIENCE).await;
+    let (log, stored) = (telemetry.log(), world.stored_bytes().await);
+    assert!(log.lines().count() > 20 && !stored.is_empty(), "there is something to look at");
+    let (metrics, stored) = (telemetry.metrics(), String::from_utf8_lossy(&stored).into_owned());
     for secret in SECRETS {
-        for (place, text) in [("log", &log), ("metrics", &metrics), ("store", &kept)] {
+        for (place, text) in [("log", &log), ("metrics", &metrics), ("store", &stored)] {
             assert!(!text.contains(secret), "{secret} in the {place}:\n{text}");
         }
     }
     // Redaction concerns output for others: the caller's own answer is unchanged.
     let bare = world.engine(&plain(ToolClass::ReadOnly)).await;
-    let asked = call(json!({ "toolName": "whoami", "payload": { "params": { "token": TOKEN } } }));
-    let answer = bare.call(asked, async |attempt: Attempt| says(attempt.params())).await;
+    let request = call(json!({ "toolName": "whoami", "payload": { "params": { "token": TOKEN } } }));
+    let answer = bare.call(request, async |attempt: Attempt| text_result(attempt.params())).await;
     assert!(answer.result.output.unwrap().content.as_str().contains(TOKEN));
 }

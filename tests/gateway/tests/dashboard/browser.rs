@@ -105,7 +105,7 @@ impl BrowserPage {
 
     /// Waits until this part of the page contains this text.
     #[track_caller]
-    pub(crate) fn sees(&self, place: &str, text: &str) {
+    pub(crate) fn wait_for_text(&self, place: &str, text: &str) {
         self.run(&format!(
             "await wait(([place, text]) => [...document.querySelectorAll(place)].some((one) => one.innerText.includes(text)), {})",
             json!([place, text])
@@ -114,7 +114,7 @@ impl BrowserPage {
 
     /// Waits until a status message has contained this text, even if it is gone by then.
     #[track_caller]
-    pub(crate) fn says(&self, text: &str) {
+    pub(crate) fn wait_for_status(&self, text: &str) {
         self.run(&format!(
             "await wait((text) => window.saidInPassing.some((said) => said.includes(text)), {})",
             json!(text)
@@ -123,7 +123,7 @@ impl BrowserPage {
 
     /// Waits until the text is gone.
     #[track_caller]
-    pub(crate) fn sees_no_more(&self, place: &str, text: &str) {
+    pub(crate) fn wait_until_absent(&self, place: &str, text: &str) {
         self.run(&format!(
             "await wait(([place, text]) => ![...document.querySelectorAll(place)].some((one) => one.innerText.includes(text)), {})",
             json!([place, text])
@@ -132,7 +132,7 @@ impl BrowserPage {
 
     /// Clicks the button of this name in this part of the page.
     #[track_caller]
-    pub(crate) fn clicks(&self, place: &str, button: &str) {
+    pub(crate) fn click(&self, place: &str, button: &str) {
         self.run(&format!(
             "await page.locator({}).getByRole('button', {{ name: {} }}).first().click()",
             json!(place),
@@ -141,13 +141,13 @@ impl BrowserPage {
     }
 
     #[track_caller]
-    pub(crate) fn presses(&self, key: &str) {
+    pub(crate) fn press(&self, key: &str) {
         self.run(&format!("await page.keyboard.press({})", json!(key)));
     }
 
     /// Enters the admin token in its dialog.
     #[track_caller]
-    pub(crate) fn gives_token(&self, token: &str) {
+    pub(crate) fn enter_token(&self, token: &str) {
         self.run(&format!(
             "await page.fill('#admin-token', {}); await page.getByRole('button', {{ name: 'Unlock', exact: true }}).last().click()",
             json!(token)
@@ -156,7 +156,7 @@ impl BrowserPage {
 
     /// Checks that nothing extends beyond the side of the screen.
     #[track_caller]
-    pub(crate) fn fits_the_screen(&self) {
+    pub(crate) fn assert_fits_screen(&self) {
         let wide = self.run(
             "return await page.evaluate(() => [document.scrollingElement.scrollWidth, innerWidth, \
              [...document.querySelectorAll('main *')].filter((one) => one.getBoundingClientRect().right > innerWidth + 1) \
@@ -174,7 +174,7 @@ impl BrowserPage {
     }
 
     /// Takes a screenshot for the documentation, if that is requested.
-    pub(crate) fn pictured(&self, name: &str, options: &Value) {
+    pub(crate) fn save_screenshot(&self, name: &str, options: &Value) {
         let Some(folder) = env::var_os("STEADFAST_SCREENSHOTS") else { return };
         let path = PathBuf::from(folder).join(name);
         self.run(&format!(

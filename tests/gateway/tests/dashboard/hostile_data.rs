@@ -14,11 +14,11 @@ fn a_thousand_tools_are_no_burden() {
     }
     let page = BrowserPage::open(gateway.address());
     // The server's other tools are in the list too, although they were never called.
-    page.clicks("#trust", "Show all 1006 tools");
-    page.sees("#trust .pager", "1–50 of 1006 tools");
-    page.clicks("#breakers", "Show 1000 closed circuit breakers");
-    page.clicks("#breakers", "Show all 1000 circuit breakers");
-    page.sees("#breakers .pager", "1–50 of 1000 circuit breakers");
+    page.click("#trust", "Show all 1006 tools");
+    page.wait_for_text("#trust .pager", "1–50 of 1006 tools");
+    page.click("#breakers", "Show 1000 closed circuit breakers");
+    page.click("#breakers", "Show all 1000 circuit breakers");
+    page.wait_for_text("#breakers .pager", "1–50 of 1000 circuit breakers");
     let elements = page.run("return await page.evaluate(() => document.querySelectorAll('*').length)");
     assert!(elements.as_u64().unwrap() < 4000, "{elements}");
     // Input is answered with the next frame, without a request.
@@ -34,8 +34,8 @@ fn a_thousand_tools_are_no_burden() {
     let found = found.as_array().unwrap();
     assert!(found.len() == 1 && found[0].as_str().unwrap().contains("bank/tool_0777"), "{found:?}");
     page.run("await page.fill('#search', 'tool_0003')");
-    page.sees("#calls tbody", "bank/tool_0003");
-    page.fits_the_screen();
+    page.wait_for_text("#calls tbody", "bank/tool_0003");
+    page.assert_fits_screen();
     page.close();
 }
 
@@ -66,9 +66,9 @@ fn sf_6_strings_that_mean_harm_are_shown_and_do_nothing() {
     }
     for visitor in [json!({}), json!({ "viewport": { "width": 360, "height": 740 } })] {
         let page = BrowserPage::open_as(gateway.address(), visitor);
-        page.sees("#approvals .card .sent", "</pre><script>alert(6)</script>");
-        page.sees("#guard .trip .sent", "onerror=alert(7)");
-        page.clicks("#trust", "Show all");
+        page.wait_for_text("#approvals .card .sent", "</pre><script>alert(6)</script>");
+        page.wait_for_text("#guard .trip .sent", "onerror=alert(7)");
+        page.click("#trust", "Show all");
         for name in [
             "<img src=x onerror=alert(1)>",
             "<script>alert(2)</script>",
@@ -76,23 +76,23 @@ fn sf_6_strings_that_mean_harm_are_shown_and_do_nothing() {
             "\\u202edesrever",
             &long,
         ] {
-            page.sees("#trust tbody", name);
+            page.wait_for_text("#trust tbody", name);
         }
-        page.clicks("#trust tbody", "Tool bank/<img");
-        page.sees("#dialog .tool-page .calls", "invalid_arguments");
-        page.fits_the_screen();
-        page.presses("Escape");
-        page.clicks("#calls", "Show all");
+        page.click("#trust tbody", "Tool bank/<img");
+        page.wait_for_text("#dialog .tool-page .calls", "invalid_arguments");
+        page.assert_fits_screen();
+        page.press("Escape");
+        page.click("#calls", "Show all");
         page.run(
             "await page.locator('#calls').getByRole('button', { name: 'Open bank/<img' }).first().click()",
         );
-        page.sees("#dialog h2", "<img src=x onerror=alert(1)>");
-        page.fits_the_screen();
-        page.presses("Escape");
+        page.wait_for_text("#dialog h2", "<img src=x onerror=alert(1)>");
+        page.assert_fits_screen();
+        page.press("Escape");
         // None of it became an element.
         let made = page.run("return await page.locator('main img, main script, main svg[onload], [onerror], dialog img').count()");
         assert_eq!(made, 0);
-        page.fits_the_screen();
+        page.assert_fits_screen();
         page.close();
     }
 }
@@ -101,7 +101,7 @@ fn sf_6_strings_that_mean_harm_are_shown_and_do_nothing() {
 fn sf_7_the_page_can_run_and_reach_nothing_but_its_own() {
     let gateway = DashboardGateway::new("policy", "");
     let page = BrowserPage::open(gateway.address());
-    page.sees("#now h1", "All is well.");
+    page.wait_for_text("#now h1", "All is well.");
     let refused = page.run(
         "return await page.evaluate(async () => {
             const refused = [];

@@ -73,7 +73,7 @@ fn rows(page: &BrowserPage, place: &str, number: usize) {
 fn lists_of_more_than_ten_rows_are_folded_and_unfold() {
     let mut gateway = DashboardGateway::with_tools("folded", CONFIG, &tools());
     let page = BrowserPage::open(gateway.address());
-    page.sees("#live", "live");
+    page.wait_for_text("#live", "live");
     fill(&mut gateway.client);
     // More servers than any test starts.
     page.run(
@@ -83,7 +83,7 @@ fn lists_of_more_than_ten_rows_are_folded_and_unfold() {
             await route.fulfill({ json: { servers: more, next: null } });
         })",
     );
-    page.clicks("#breakers", "closed circuit breakers");
+    page.click("#breakers", "closed circuit breakers");
     for (section, row, button) in [
         ("#approvals", ".card", "Show all 12 requests"),
         ("#unknown", ".card", "Show all 12 unknown outcomes"),
@@ -94,13 +94,13 @@ fn lists_of_more_than_ten_rows_are_folded_and_unfold() {
     ] {
         let place = format!("{section} {row}");
         rows(&page, &place, 10);
-        page.clicks(section, button);
+        page.click(section, button);
         rows(&page, &place, 12);
-        page.clicks(section, "Show fewer");
+        page.click(section, "Show fewer");
         rows(&page, &place, 10);
     }
     // Sections with a fixed number of rows.
-    for (section, row, what) in [
+    for (section, row, noun) in [
         ("#notifications", "li", "notifications"),
         ("#breakers", "li", "circuit breakers"),
         ("#calls", "tbody tr", "calls"),
@@ -109,25 +109,25 @@ fn lists_of_more_than_ten_rows_are_folded_and_unfold() {
         let place = format!("{section} {row}");
         rows(&page, &place, 10);
         let label = page.run(&format!(
-            "return await page.locator({}).getByRole('button', {{ name: /^Show all \\d+ {what}$/ }}).innerText()",
+            "return await page.locator({}).getByRole('button', {{ name: /^Show all \\d+ {noun}$/ }}).innerText()",
             json!(section)
         ));
         let number: usize = label.as_str().unwrap().split(' ').nth(2).unwrap().parse().unwrap();
-        page.clicks(section, label.as_str().unwrap());
+        page.click(section, label.as_str().unwrap());
         rows(&page, &place, number.min(50));
     }
     // It stays unfolded while new rows come, and the button keeps the focus.
     page.run("await page.locator('#unknown').getByRole('button', { name: 'Show all' }).focus()");
-    page.presses("Enter");
-    let held = page.run("return await page.evaluate(() => document.activeElement.innerText)");
-    assert_eq!(held, "Show fewer");
+    page.press("Enter");
+    let focused = page.run("return await page.evaluate(() => document.activeElement.innerText)");
+    assert_eq!(focused, "Show fewer");
     // The page of a tool has the same lists.
     page.run("await page.fill('#trust input', 'bank/look')");
-    page.clicks("#trust tbody", "Tool bank/look");
+    page.click("#trust tbody", "Tool bank/look");
     rows(&page, "#dialog .failures tbody tr", 10);
-    page.clicks("#dialog .failures", "Show all 12 failures");
+    page.click("#dialog .failures", "Show all 12 failures");
     rows(&page, "#dialog .failures tbody tr", 12);
-    page.clicks("#dialog .calls", "Show all 24 calls");
+    page.click("#dialog .calls", "Show all 24 calls");
     rows(&page, "#dialog .calls tbody tr", 24);
     page.close();
 }
@@ -150,9 +150,9 @@ fn spills(page: &BrowserPage) -> Value {
 }
 
 #[track_caller]
-fn fits(page: &BrowserPage, what: &str) {
+fn fits(page: &BrowserPage, situation: &str) {
     let spilt = spills(page);
-    assert_eq!(spilt, json!([]), "{what}");
+    assert_eq!(spilt, json!([]), "{situation}");
 }
 
 #[test]
@@ -162,10 +162,10 @@ fn nothing_is_cut_off_on_a_phone_whatever_is_shown() {
     client_of(&gateway, "bob").call("look", json!({ "id": "b" }));
     let phone = json!({ "viewport": { "width": 390, "height": 844 }, "isMobile": true, "hasTouch": true });
     let page = BrowserPage::open_as(gateway.address(), phone);
-    page.sees("#dialog[open]", "token");
+    page.wait_for_text("#dialog[open]", "token");
     fits(&page, "the token is asked for");
-    page.gives_token(TOKEN);
-    page.sees("#live", "●");
+    page.enter_token(TOKEN);
+    page.wait_for_text("#live", "●");
     fill(&mut ann);
     for (place, words) in [
         ("#approvals .card", "example.com"),
@@ -180,34 +180,34 @@ fn nothing_is_cut_off_on_a_phone_whatever_is_shown() {
         ("#servers li", "bank"),
         ("#tenants", "Tenant"),
     ] {
-        page.sees(place, words);
+        page.wait_for_text(place, words);
     }
     fits(&page, "the page");
     page.run("const folded = page.getByRole('button', { name: /^Show (all|the newest)/ }); while ((await folded.count()) > 0) await folded.first().tap()");
     fits(&page, "the page unfolded");
-    let open = |place: &str, button: &str, words: &str, what: &str| {
+    let open = |place: &str, button: &str, words: &str, situation: &str| {
         page.run(&format!(
             "await page.locator({}).getByRole('button', {{ name: {} }}).first().tap()",
             json!(place),
             json!(button)
         ));
-        page.sees("#dialog[open]", words);
-        fits(&page, what);
+        page.wait_for_text("#dialog[open]", words);
+        fits(&page, situation);
     };
     open("#trust .lost", "Tool bank/transfer", "Last calls", "a tool");
     open("#dialog .calls", "Open the call", "Step by step", "a call");
-    page.presses("Escape");
+    page.press("Escape");
     open("#turns", "Open turn", "Step by step", "a turn");
-    page.presses("Escape");
+    page.press("Escape");
     open("#breakers", "Force", "until it is reset", "a breaker forced open");
-    page.presses("Escape");
-    page.presses("?");
-    page.sees("#dialog[open]", "search the calls");
+    page.press("Escape");
+    page.press("?");
+    page.wait_for_text("#dialog[open]", "search the calls");
     fits(&page, "the keys");
-    page.presses("Escape");
+    page.press("Escape");
     // A short-lived message.
     page.run("await page.locator('#unknown').getByRole('button', { name: 'It ran' }).first().tap()");
-    page.says("resolved, it ran");
+    page.wait_for_status("resolved, it ran");
     fits(&page, "a word in passing");
     page.close();
 }

@@ -11,29 +11,29 @@ use crate::{DashboardGateway, TOKEN};
 fn an_unknown_outcome_is_shown_with_what_was_observed_and_resolved_with_one_click() {
     let mut gateway = DashboardGateway::new("unknown", "");
     let page = BrowserPage::open(gateway.address());
-    page.sees("#unknown", "No call has an unknown outcome");
+    page.wait_for_text("#unknown", "No call has an unknown outcome");
     let lost = gateway.client.call_keyed("pay", json!({ "id": "a", "fault": "die_after", "times": 1 }), "a");
     assert_eq!(lost.code.as_deref(), Some("outcome_unknown"), "{lost:?}");
     // The observation, its time, and whether it can be checked.
     for words in ["bank/pay", "Observed: the process that ran it ended.", "since ", "It can be checked now"] {
-        page.sees("#unknown .card", words);
+        page.wait_for_text("#unknown .card", words);
     }
-    page.sees("#nav", "Unknown");
-    page.clicks("#unknown", "It ran");
-    page.sees("#dialog[open]", "Changing anything requires the admin token.");
-    page.gives_token(TOKEN);
-    page.says("bank/pay: resolved, it ran");
-    page.sees("#unknown", "No call has an unknown outcome");
-    page.sees_no_more("#now", "unknown outcome");
+    page.wait_for_text("#nav", "Unknown");
+    page.click("#unknown", "It ran");
+    page.wait_for_text("#dialog[open]", "Changing anything requires the admin token.");
+    page.enter_token(TOKEN);
+    page.wait_for_status("bank/pay: resolved, it ran");
+    page.wait_for_text("#unknown", "No call has an unknown outcome");
+    page.wait_until_absent("#now", "unknown outcome");
     let again = gateway.client.call_keyed("pay", json!({ "id": "a", "fault": "die_after", "times": 1 }), "a");
     assert_eq!(again.code.as_deref(), Some("result_not_kept"), "it counts as run: {again:?}");
     assert_eq!(gateway.world.count("pay a"), 1);
     // The other answer allows the next such call to run.
     gateway.client.call_keyed("pay", json!({ "id": "b", "fault": "die_after", "times": 1 }), "b");
-    page.sees("#unknown .card", "bank/pay");
-    page.clicks("#unknown", "It did not run");
-    page.says("bank/pay: resolved, it did not run");
-    page.sees("#unknown", "No call has an unknown outcome");
+    page.wait_for_text("#unknown .card", "bank/pay");
+    page.click("#unknown", "It did not run");
+    page.wait_for_status("bank/pay: resolved, it did not run");
+    page.wait_for_text("#unknown", "No call has an unknown outcome");
     let again = gateway.client.call_keyed("pay", json!({ "id": "b", "fault": "die_after", "times": 1 }), "b");
     assert_eq!((again.text.as_str(), again.is_error), ("pay b, run 2", false));
     page.close();
@@ -54,16 +54,16 @@ fn an_outcome_that_cannot_be_checked_yet_says_so_and_does_not_count_as_not_run()
     let page = BrowserPage::open(client.address());
     let lost = client.call("pay", json!({ "id": "a", "fault": "die_after", "times": 1 }));
     assert_eq!(lost.code.as_deref(), Some("outcome_unknown"), "{lost:?}");
-    page.sees("#unknown .checkable", "It cannot be checked yet, because it may still take effect.");
-    page.sees("#unknown .checkable", "It can be checked in ");
-    page.clicks("#unknown", "It did not run");
-    page.gives_token(TOKEN);
-    page.says("Not done: the call may still take effect");
-    page.sees("#unknown .card", "bank/pay");
+    page.wait_for_text("#unknown .checkable", "It cannot be checked yet, because it may still take effect.");
+    page.wait_for_text("#unknown .checkable", "It can be checked in ");
+    page.click("#unknown", "It did not run");
+    page.enter_token(TOKEN);
+    page.wait_for_status("Not done: the call may still take effect");
+    page.wait_for_text("#unknown .card", "bank/pay");
     // It can be resolved as run at any time.
-    page.clicks("#unknown", "It ran");
-    page.says("bank/pay: resolved, it ran");
-    page.sees("#unknown", "No call has an unknown outcome");
+    page.click("#unknown", "It ran");
+    page.wait_for_status("bank/pay: resolved, it ran");
+    page.wait_for_text("#unknown", "No call has an unknown outcome");
     let audit = || -> Value {
         page.run(&format!(
             "return await page.evaluate(async (token) => (await (await fetch('/v1/audit', {{ headers: {{ authorization: `Bearer ${{token}}` }} }})).json()).audit, {})",

@@ -106,36 +106,36 @@ fn pictures_of_a_busy_night() {
     {
         let page = BrowserPage::open_as(gateway.address(), desk(scheme));
         an_hour_ago(&page);
-        page.sees("#now", "1 tool keeps failing and its circuit breaker is open");
-        page.sees("#approvals", "INV-2026-0118");
-        page.sees("#unknown", "bank/pay");
-        page.sees("#notifications", "bank/send_invoice needs approval");
-        page.sees("#breakers", "bank/convert");
-        page.sees("#guard", "Ada Lovelace");
-        page.pictured(name, &json!({ "fullPage": whole }));
+        page.wait_for_text("#now", "1 tool keeps failing and its circuit breaker is open");
+        page.wait_for_text("#approvals", "INV-2026-0118");
+        page.wait_for_text("#unknown", "bank/pay");
+        page.wait_for_text("#notifications", "bank/send_invoice needs approval");
+        page.wait_for_text("#breakers", "bank/convert");
+        page.wait_for_text("#guard", "Ada Lovelace");
+        page.save_screenshot(name, &json!({ "fullPage": whole }));
         page.close();
     }
     let page = BrowserPage::open_as(gateway.address(), desk("light"));
     an_hour_ago(&page);
     page.run("await page.fill('#search', 'look')");
-    page.clicks("#calls tbody", "Open bank/look");
-    page.sees("#dialog .story", "attempt 3 answered");
+    page.click("#calls tbody", "Open bank/look");
+    page.wait_for_text("#dialog .story", "attempt 3 answered");
     page.run("await page.locator('#dialog').evaluate((dialog) => dialog.querySelector('.close').blur())");
-    page.pictured("dashboard-call.png", &json!({}));
-    page.presses("Escape");
-    page.clicks("#trust tbody", "Tool bank/convert");
-    page.sees("#dialog .failures", "HTTP 503");
+    page.save_screenshot("dashboard-call.png", &json!({}));
+    page.press("Escape");
+    page.click("#trust tbody", "Tool bank/convert");
+    page.wait_for_text("#dialog .failures", "HTTP 503");
     page.run("await page.locator('#dialog').evaluate((dialog) => dialog.querySelector('.close').blur())");
-    page.pictured("dashboard-tool.png", &json!({}));
+    page.save_screenshot("dashboard-tool.png", &json!({}));
     page.close();
     let phone = json!({ "colorScheme": "light", "viewport": { "width": 390, "height": 844 }, "isMobile": true, "hasTouch": true });
     let page = BrowserPage::open_as(gateway.address(), phone);
     an_hour_ago(&page);
-    page.clicks("header", "Unlock");
-    page.gives_token(TOKEN);
-    page.sees("#calls", "bank/");
-    page.fits_the_screen();
-    page.pictured("dashboard-narrow.png", &json!({}));
+    page.click("header", "Unlock");
+    page.enter_token(TOKEN);
+    page.wait_for_text("#calls", "bank/");
+    page.assert_fits_screen();
+    page.save_screenshot("dashboard-narrow.png", &json!({}));
     page.close();
 }
 
@@ -178,12 +178,12 @@ fn pictures_of_a_turn() {
     gateway.client.call("run_turn", month_end());
     let shows = |visitor: Value, name: &str| {
         let page = BrowserPage::open_as(gateway.address(), visitor);
-        page.clicks("#turns tbody", "Open turn month-end");
-        page.sees("#dialog .rows", "3 attempts");
-        page.sees("#dialog .rows", "default for reminders");
+        page.click("#turns tbody", "Open turn month-end");
+        page.wait_for_text("#dialog .rows", "3 attempts");
+        page.wait_for_text("#dialog .rows", "default for reminders");
         page.run("await page.evaluate(() => document.activeElement.blur())");
-        page.fits_the_screen();
-        page.pictured(name, &json!({}));
+        page.assert_fits_screen();
+        page.save_screenshot(name, &json!({}));
         page.close();
     };
     let desk = |scheme: &str| json!({ "colorScheme": scheme, "viewport": { "width": 1280, "height": 900 } });

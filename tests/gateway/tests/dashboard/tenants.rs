@@ -33,8 +33,8 @@ pub(crate) fn shared(test: &str, config: &str, tools: &[String]) -> (GatewayWorl
 }
 
 /// Returns a client of one of them.
-pub(crate) fn client_of(gateway: &McpTestClient, who: &str) -> McpTestClient {
-    let headers = format!("authorization: Bearer of-{who}-0123456789abcdef\r\n");
+pub(crate) fn client_of(gateway: &McpTestClient, actor: &str) -> McpTestClient {
+    let headers = format!("authorization: Bearer of-{actor}-0123456789abcdef\r\n");
     let mut client = McpTestClient::at(gateway.address()).with_headers(&headers);
     client.initialize();
     client.request("tools/list", json!({}));
@@ -61,44 +61,44 @@ fn sf_7_with_several_tenants_one_is_chosen_and_each_row_names_its_tenant() {
     bob.call("pay", json!({ "id": "b", "fault": "die_after" }));
     ann.call("look", json!({ "id": "a" }));
     let page = BrowserPage::open(gateway.address());
-    page.gives_token(TOKEN);
+    page.enter_token(TOKEN);
     // All rows at first, each with its tenant.
     for (place, words) in [
         ("#approvals", ["of ann", "of bob"]),
         ("#calls tbody", ["tenant acme", "tenant umbra"]),
         ("#trust tbody", ["tenant acme", "tenant umbra"]),
     ] {
-        words.iter().for_each(|words| page.sees(place, words));
+        words.iter().for_each(|words| page.wait_for_text(place, words));
     }
-    page.sees("#unknown .card", "tenant umbra");
-    page.sees("#trust .lost", "tenant umbra");
+    page.wait_for_text("#unknown .card", "tenant umbra");
+    page.wait_for_text("#trust .lost", "tenant umbra");
     page.run("await page.getByLabel('Tenant').selectOption('acme')");
-    page.sees_no_more("#approvals", "of bob");
-    page.sees("#approvals", "of ann");
-    page.sees("#unknown", "No call has an unknown outcome");
+    page.wait_until_absent("#approvals", "of bob");
+    page.wait_for_text("#approvals", "of ann");
+    page.wait_for_text("#unknown", "No call has an unknown outcome");
     for place in ["#calls tbody", "#trust .body", "#breakers", "#notifications"] {
-        page.sees_no_more(place, "umbra");
+        page.wait_until_absent(place, "umbra");
     }
     page.run("await page.getByLabel('Tenant').selectOption('umbra')");
-    page.sees("#unknown .card", "bank/pay");
-    page.sees("#approvals", "of bob");
-    page.sees_no_more("#approvals", "of ann");
+    page.wait_for_text("#unknown .card", "bank/pay");
+    page.wait_for_text("#approvals", "of bob");
+    page.wait_until_absent("#approvals", "of ann");
     // Its own page, and the actions there, are of the same tenant.
-    page.clicks("#trust .lost", "Tool bank/pay");
-    page.sees("#dialog .failures tbody", "crash");
-    page.sees("#dialog", "tenant umbra");
-    page.presses("Escape");
-    page.clicks("#approvals", "Approve once");
-    page.says("bank/draw: approved once");
-    page.sees("#approvals", "No call waits for approval");
+    page.click("#trust .lost", "Tool bank/pay");
+    page.wait_for_text("#dialog .failures tbody", "crash");
+    page.wait_for_text("#dialog", "tenant umbra");
+    page.press("Escape");
+    page.click("#approvals", "Approve once");
+    page.wait_for_status("bank/draw: approved once");
+    page.wait_for_text("#approvals", "No call waits for approval");
     assert_eq!(bob.call("draw", json!({ "id": "of bob" })).text, "draw of bob, run 1");
-    page.clicks("#trust .lost", "Restore trust in bank/pay");
-    page.says("bank/pay: trusted again");
-    page.sees_no_more("#trust .lost", "bank/pay");
+    page.click("#trust .lost", "Restore trust in bank/pay");
+    page.wait_for_status("bank/pay: trusted again");
+    page.wait_until_absent("#trust .lost", "bank/pay");
     page.run("await page.getByLabel('Tenant').selectOption('no tenant')");
-    page.sees("#calls", "No calls yet");
+    page.wait_for_text("#calls", "No calls yet");
     page.run("await page.getByLabel('Tenant').selectOption('all tenants')");
-    page.sees("#approvals", "of ann");
+    page.wait_for_text("#approvals", "of ann");
     assert_eq!(world.count("draw of ann"), 0, "nothing was approved for the other one");
     page.close();
 }
@@ -108,7 +108,7 @@ fn without_tenants_there_is_nothing_to_choose() {
     let mut gateway = DashboardGateway::new("no_tenants", "");
     gateway.client.call("look", json!({ "id": "a" }));
     let page = BrowserPage::open(gateway.address());
-    page.sees("#calls tbody", "bank/look");
+    page.wait_for_text("#calls tbody", "bank/look");
     assert_eq!(page.run("return await page.getByLabel('Tenant').isVisible()"), false);
     page.close();
 }

@@ -16,8 +16,8 @@ fn a_tool_is_opened_with_its_trust_its_failures_its_breaker_and_its_last_calls()
     client.call("pay", json!({ "id": "fine" }));
     client.call("pay", json!({ "id": "a", "fault": "die_after" }));
     let page = BrowserPage::open(gateway.address());
-    page.sees("#trust tbody", "bank/pay");
-    page.clicks("#trust tbody", "Tool bank/pay");
+    page.wait_for_text("#trust tbody", "bank/pay");
+    page.click("#trust tbody", "Tool bank/pay");
     // Its trust: the state, the reason, the end, and the required successes.
     for words in [
         "needs approval",
@@ -26,31 +26,31 @@ fn a_tool_is_opened_with_its_trust_its_failures_its_breaker_and_its_last_calls()
         "(in ",
         "then 4 successful calls restore trust",
     ] {
-        page.sees("#dialog .trust", words);
+        page.wait_for_text("#dialog .trust", words);
     }
-    page.sees("#dialog .breaker", "closed");
+    page.wait_for_text("#dialog .breaker", "closed");
     for words in ["crash", "the server"] {
-        page.sees("#dialog .failures tbody", words);
+        page.wait_for_text("#dialog .failures tbody", words);
     }
     let calls = page.run("return await page.locator('#dialog .calls tbody tr').allInnerTexts()");
     let calls = calls.as_array().unwrap();
     assert_eq!(calls.len(), 2, "its own, and none of another tool: {calls:?}");
     assert!(calls[0].as_str().unwrap().contains("outcome_unknown"), "the newest first: {calls:?}");
-    page.fits_the_screen();
+    page.assert_fits_screen();
     // An action there takes effect, and is visible at once.
-    page.clicks("#dialog .trust", "Restore trust in bank/pay");
-    page.gives_token(TOKEN);
-    page.says("bank/pay: trusted again");
-    page.clicks("#trust tbody", "Tool bank/pay");
-    page.sees("#dialog .trust", "Calls run without approval.");
+    page.click("#dialog .trust", "Restore trust in bank/pay");
+    page.enter_token(TOKEN);
+    page.wait_for_status("bank/pay: trusted again");
+    page.click("#trust tbody", "Tool bank/pay");
+    page.wait_for_text("#dialog .trust", "Calls run without approval.");
     // Another call of it appears while its page is open.
     gateway.client.call("pay", json!({ "id": "later" }));
     page.run("await wait(() => document.querySelectorAll('#dialog .calls tbody tr').length === 3)");
     // One of its calls, and back.
-    page.clicks("#dialog .calls tbody", "Open the call");
-    page.sees("#dialog", "Step by step");
-    page.clicks("#dialog header", "Tool bank/pay");
-    page.sees("#dialog .calls tbody", "success");
+    page.click("#dialog .calls tbody", "Open the call");
+    page.wait_for_text("#dialog", "Step by step");
+    page.click("#dialog header", "Tool bank/pay");
+    page.wait_for_text("#dialog .calls tbody", "success");
     page.close();
 }
 
@@ -65,8 +65,8 @@ fn a_failure_has_its_http_status_its_retries_and_what_it_worked_on() {
         json!({ "id": "down", "fault": "503", "url": "https://example.com/rates?token=hunter2-hunter2" }),
     );
     let page = BrowserPage::open(client.address());
-    page.clicks("#trust tbody", "Tool bank/look");
-    page.sees("#dialog .failures tbody", "server error");
+    page.click("#trust tbody", "Tool bank/look");
+    page.wait_for_text("#dialog .failures tbody", "server error");
     let cells = page
         .run("return await page.locator('#dialog .failures tbody tr').first().locator('td').allInnerTexts()");
     assert_eq!((&cells[3], &cells[4]), (&json!("503"), &json!("1")), "{cells}");
@@ -92,17 +92,17 @@ fn a_tool_shows_the_context_of_a_failure_and_its_models_and_the_page_the_hosts()
         json!(report.to_string())
     ));
     for words in ["web.example", "server error: 1"] {
-        page.sees("#domains tbody", words);
+        page.wait_for_text("#domains tbody", words);
     }
     page.run("await page.setViewportSize({ width: 390, height: 844 })");
-    page.fits_the_screen();
-    page.clicks("#trust .lost", "Tool web/search");
+    page.assert_fits_screen();
+    page.click("#trust .lost", "Tool web/search");
     for words in ["UpstreamError", "502", "region", "eu-1"] {
-        page.sees("#dialog .failures tbody", words);
+        page.wait_for_text("#dialog .failures tbody", words);
     }
-    page.sees("#dialog .models tbody", "model-7");
-    page.sees("#dialog .models tbody", "0 %");
-    page.fits_the_screen();
+    page.wait_for_text("#dialog .models tbody", "model-7");
+    page.wait_for_text("#dialog .models tbody", "0 %");
+    page.assert_fits_screen();
     page.close();
 }
 
@@ -116,8 +116,8 @@ fn a_tool_is_opened_by_keys() {
     page.run(&format!("await page.fill('#trust input', {})", json!(name)));
     page.run("await wait(() => document.querySelectorAll('#trust tbody tr').length === 1)");
     page.run("await page.evaluate(() => document.querySelector('#trust tbody tr').focus())");
-    page.presses("Enter");
-    page.sees("#dialog h2", name);
-    page.sees("#dialog .failures tbody", "HTTP 400 Bad Request");
+    page.press("Enter");
+    page.wait_for_text("#dialog h2", name);
+    page.wait_for_text("#dialog .failures tbody", "HTTP 400 Bad Request");
     page.close();
 }

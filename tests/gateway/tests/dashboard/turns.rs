@@ -40,14 +40,14 @@ fn has(rows: &[String], words: &[&str]) {
 fn eh_6_6_a_turn_is_shown_with_the_time_of_each_call_and_what_went_wrong_in_it() {
     let mut gateway = DashboardGateway::new("turn", CONFIG);
     let page = BrowserPage::open(gateway.address());
-    page.sees("#turns", "No turns yet");
+    page.wait_for_text("#turns", "No turns yet");
     gateway.client.call("run_turn", trip());
     // The list shows its user message, and that it needs attention.
-    page.sees("#turns tbody", "partly done");
-    page.sees("#turns tbody", "Completed look (rates) and draw");
-    page.sees("#turns tbody .state", "needs attention");
-    page.clicks("#turns tbody", "Open turn trip");
-    page.sees("#dialog .head", "pay needs your attention");
+    page.wait_for_text("#turns tbody", "partly done");
+    page.wait_for_text("#turns tbody", "Completed look (rates) and draw");
+    page.wait_for_text("#turns tbody .state", "needs attention");
+    page.click("#turns tbody", "Open turn trip");
+    page.wait_for_text("#dialog .head", "pay needs your attention");
     let rows = rows(&page);
     assert_eq!(rows.len(), 6, "five calls, and the alternative of one: {rows:#?}");
     has(&rows, &["rates bank/look", "succeeded", "3 attempts"]);
@@ -77,9 +77,9 @@ fn eh_6_6_a_turn_is_shown_with_the_time_of_each_call_and_what_went_wrong_in_it()
         "Used default value",
         "skipped due to dependency failure",
     ] {
-        page.sees("#dialog .steps", sentence);
+        page.wait_for_text("#dialog .steps", sentence);
     }
-    page.fits_the_screen();
+    page.assert_fits_screen();
     page.close();
 }
 
@@ -92,26 +92,26 @@ fn one_gets_from_a_turn_to_its_calls_and_back() {
     gateway.client.call_with("look", json!({ "id": "of the host" }), host);
     let page = BrowserPage::open(gateway.address());
     // By keyboard alone, from the row of the turn to the call.
-    page.sees("#turns tbody", "trip");
+    page.wait_for_text("#turns tbody", "trip");
     page.run("await page.evaluate(() => document.querySelector('#turns tbody tr').focus())");
-    page.presses("Enter");
-    page.sees("#dialog[open]", "rates");
+    page.press("Enter");
+    page.wait_for_text("#dialog[open]", "rates");
     page.run("await page.locator('#dialog').getByRole('button', { name: 'Open call rates' }).focus()");
-    page.presses("Enter");
-    page.sees("#dialog .steps", "attempt 3 answered");
-    page.sees("#dialog h2", "bank/look");
-    page.clicks("#dialog", "Turn trip");
-    page.sees("#dialog .rows", "3 attempts");
-    page.presses("Escape");
+    page.press("Enter");
+    page.wait_for_text("#dialog .steps", "attempt 3 answered");
+    page.wait_for_text("#dialog h2", "bank/look");
+    page.click("#dialog", "Turn trip");
+    page.wait_for_text("#dialog .rows", "3 attempts");
+    page.press("Escape");
     // The same from the list of calls.
     page.run("await page.fill('#search', 'draw')");
-    page.sees("#calls .line", "2 of");
-    page.clicks("#calls tbody", "Open bank/draw");
-    page.sees("#dialog .story", "part of Turn trip");
-    page.presses("Escape");
+    page.wait_for_text("#calls .line", "2 of");
+    page.click("#calls tbody", "Open bank/draw");
+    page.wait_for_text("#dialog .story", "part of Turn trip");
+    page.press("Escape");
     page.run("await page.fill('#search', '')");
-    page.sees("#calls tbody", "bank/look");
-    let asked = page.run(
+    page.wait_for_text("#calls tbody", "bank/look");
+    let observed = page.run(
         "const answered = page.waitForResponse((response) => response.url().includes('/v1/traces/turn'));
         await page.locator('#calls').getByRole('button', { name: 'Open bank/look' }).first().click();
         const answer = await answered;
@@ -122,9 +122,9 @@ fn one_gets_from_a_turn_to_its_calls_and_back() {
         await page.evaluate(() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn))));
         return [status, await page.locator('#dialog .story').innerText()];",
     );
-    assert_eq!(asked[0], 404);
-    assert!(!asked[1].as_str().unwrap().contains("part of"), "{asked}");
-    page.presses("Escape");
+    assert_eq!(observed[0], 404);
+    assert!(!observed[1].as_str().unwrap().contains("part of"), "{observed}");
+    page.press("Escape");
     page.close();
 }
 
@@ -132,7 +132,7 @@ fn one_gets_from_a_turn_to_its_calls_and_back() {
 fn a_turn_that_runs_is_followed_to_its_end() {
     let mut gateway = DashboardGateway::new("turn_live", CONFIG);
     let page = BrowserPage::open(gateway.address());
-    page.sees("#turns", "No turns yet");
+    page.wait_for_text("#turns", "No turns yet");
     let gate = gateway.world.set_behavior("gate");
     let running = gateway.client.send_call(
         "run_turn",
@@ -141,21 +141,21 @@ fn a_turn_that_runs_is_followed_to_its_end() {
             { "id": "then", "tool": "draw", "params": { "id": "then" }, "dependsOn": ["slow"] },
         ] }),
     );
-    page.sees("#turns tr.running", "night");
-    page.clicks("#turns tbody", "Open turn night");
-    page.sees("#dialog .rows", "running");
+    page.wait_for_text("#turns tr.running", "night");
+    page.click("#turns tbody", "Open turn night");
+    page.wait_for_text("#dialog .rows", "running");
     // The focus stays where it is while the turn continues.
     page.run("await page.locator('#dialog').getByRole('button', { name: 'Open call slow' }).focus()");
     fs::remove_file(gate).unwrap();
     gateway.client.answer(running);
-    page.sees("#dialog .outcome", "completed");
-    page.sees("#dialog .rows", "after slow");
-    page.sees_no_more("#dialog .rows", "running");
-    let held =
+    page.wait_for_text("#dialog .outcome", "completed");
+    page.wait_for_text("#dialog .rows", "after slow");
+    page.wait_until_absent("#dialog .rows", "running");
+    let focused =
         page.run("return await page.evaluate(() => document.activeElement.getAttribute('aria-label'))");
-    assert_eq!(held, "Open call slow, bank/look");
-    page.presses("Escape");
-    page.sees_no_more("#turns tbody", "running");
+    assert_eq!(focused, "Open call slow, bank/look");
+    page.press("Escape");
+    page.wait_until_absent("#turns tbody", "running");
     page.close();
 }
 
@@ -180,20 +180,20 @@ fn sf_6_names_in_a_turn_that_mean_harm_are_shown_and_do_nothing() {
             json!({ "id": name, "tool": name, "params": { "id": "a", "fault": if at % 2 == 0 { "" } else { "error" }, "text": "<script>alert(3)</script>" }, "dependsOn": before, "required": false })
         })
         .collect();
-    let said =
+    let response =
         gateway.client.call("run_turn", json!({ "turnId": "<img src=x onerror=alert(4)>", "calls": calls }));
-    assert!(!said.structured["calls"].as_array().unwrap().is_empty(), "{said:?}");
+    assert!(!response.structured["calls"].as_array().unwrap().is_empty(), "{response:?}");
     for visitor in [json!({}), json!({ "viewport": { "width": 360, "height": 740 } })] {
         let page = BrowserPage::open_as(gateway.address(), visitor);
-        page.sees("#turns tbody", "<img src=x onerror=alert(4)>");
-        page.clicks("#turns tbody", "Open turn <img");
-        page.sees("#dialog h2", "Turn <img src=x onerror=alert(4)>");
-        page.sees("#dialog .rows", "<img src=x onerror=alert(1)>");
+        page.wait_for_text("#turns tbody", "<img src=x onerror=alert(4)>");
+        page.click("#turns tbody", "Open turn <img");
+        page.wait_for_text("#dialog h2", "Turn <img src=x onerror=alert(4)>");
+        page.wait_for_text("#dialog .rows", "<img src=x onerror=alert(1)>");
         let made = page.run("return await page.locator('main img, main script, svg[onload], [onerror], dialog img, dialog script').count()");
         assert_eq!(made, 0);
         let wide = page.run("return await page.locator('#dialog').evaluate((dialog) => [dialog.scrollWidth, dialog.clientWidth])");
         assert!(wide[0].as_u64() <= wide[1].as_u64(), "{wide}");
-        page.fits_the_screen();
+        page.assert_fits_screen();
         page.close();
     }
 }
@@ -205,15 +205,15 @@ fn a_turn_of_a_thousand_calls_is_no_burden() {
         (0..1000).map(|number| json!({ "id": format!("c{number:04}"), "tool": "look", "params": { "id": format!("{number}") } })).collect();
     gateway.client.call("run_turn", json!({ "turnId": "many", "calls": calls }));
     let page = BrowserPage::open(gateway.address());
-    page.sees("#turns tbody", "1000");
-    page.clicks("#turns tbody", "Open turn many");
-    page.sees("#dialog", "Show 200 more of 1000");
+    page.wait_for_text("#turns tbody", "1000");
+    page.click("#turns tbody", "Open turn many");
+    page.wait_for_text("#dialog", "Show 200 more of 1000");
     assert_eq!(page.run("return await page.locator('#dialog .rows li').count()"), 100);
     let elements = page.run("return await page.evaluate(() => document.querySelectorAll('*').length)");
     assert!(elements.as_u64().unwrap() < 6000, "{elements}");
-    page.clicks("#dialog .part", "more of 1000");
+    page.click("#dialog .part", "more of 1000");
     page.run("await wait(() => document.querySelectorAll('#dialog .rows li').length === 300)");
-    page.fits_the_screen();
+    page.assert_fits_screen();
     page.close();
 }
 
@@ -223,10 +223,10 @@ fn a_turn_is_readable_on_a_phone() {
     gateway.client.call("run_turn", trip());
     let phone = json!({ "viewport": { "width": 390, "height": 844 }, "isMobile": true, "hasTouch": true });
     let page = BrowserPage::open_as(gateway.address(), phone);
-    page.sees("#turns tbody", "trip");
+    page.wait_for_text("#turns tbody", "trip");
     page.run("await page.locator('#turns').getByRole('button', { name: 'Open turn trip' }).first().tap()");
-    page.sees("#dialog .rows", "default for hotel");
-    page.fits_the_screen();
+    page.wait_for_text("#dialog .rows", "default for hotel");
+    page.assert_fits_screen();
     let lane = page.run("return await page.locator('#dialog .lane').first().evaluate((lane) => lane.getBoundingClientRect().width)");
     assert!(lane.as_f64().unwrap() > 250.0, "bars have the whole width: {lane}");
     page.close();

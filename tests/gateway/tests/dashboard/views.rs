@@ -8,7 +8,7 @@ use crate::browser::BrowserPage;
 use crate::{DashboardGateway, TOKEN};
 
 /// Returns the answer of an endpoint, without a token of its own.
-fn asked(page: &BrowserPage, path: &str) -> Value {
+fn fetch_json(page: &BrowserPage, path: &str) -> Value {
     page.run(&format!(
         "return await page.evaluate(async (path) => (await fetch(path)).json(), {})",
         json!(path)
@@ -19,8 +19,8 @@ fn asked(page: &BrowserPage, path: &str) -> Value {
 fn an_idle_gateway_shows_that_it_is_healthy_and_explains_its_sections() {
     let gateway = DashboardGateway::new("quiet", "");
     let page = BrowserPage::open(gateway.address());
-    page.sees("#now h1", "All is well.");
-    page.sees("#verdict", "all is well");
+    page.wait_for_text("#now h1", "All is well.");
+    page.wait_for_text("#verdict", "all is well");
     let titles = page.run("return await page.locator('main h2').allInnerTexts()");
     assert_eq!(
         titles,
@@ -54,9 +54,9 @@ fn an_idle_gateway_shows_that_it_is_healthy_and_explains_its_sections() {
         ("#mode", "the sqlite store answers"),
         ("#now", "as configured"),
     ] {
-        page.sees(section, word);
+        page.wait_for_text(section, word);
     }
-    page.fits_the_screen();
+    page.assert_fits_screen();
     page.close();
 }
 
@@ -64,45 +64,45 @@ fn an_idle_gateway_shows_that_it_is_healthy_and_explains_its_sections() {
 fn calls_are_there_as_they_happen_and_one_can_be_opened() {
     let mut gateway = DashboardGateway::new("live", "");
     let page = BrowserPage::open(gateway.address());
-    page.sees("#calls", "No calls yet");
+    page.wait_for_text("#calls", "No calls yet");
     let client = &mut gateway.client;
     // It is visible while it runs, until the gate opens.
     let gate = gateway.world.set_behavior("gate");
     let running = client.send_call("look", json!({ "id": "slow", "fault": "gate" }));
-    page.sees("#calls tr.running", "bank/look");
-    page.sees("#calls tr.running", "attempt 1 starts");
+    page.wait_for_text("#calls tr.running", "bank/look");
+    page.wait_for_text("#calls tr.running", "attempt 1 starts");
     fs::remove_file(gate).unwrap();
     client.answer(running);
-    page.sees("#calls tbody", "success");
-    page.sees_no_more("#calls tbody", "running");
+    page.wait_for_text("#calls tbody", "success");
+    page.wait_until_absent("#calls tbody", "running");
     // A call that is retried, and a duplicate.
     client.call("look", json!({ "id": "again", "fault": "503", "times": 2 }));
-    page.sees("#calls tbody", "saved by a retry");
+    page.wait_for_text("#calls tbody", "saved by a retry");
     client.call_keyed("pay", json!({ "id": "twice" }), "k");
     client.call_keyed("pay", json!({ "id": "twice" }), "k");
-    page.sees("#calls tbody", "replayed");
-    page.sees("#numbers", "Duplicates prevented");
+    page.wait_for_text("#calls tbody", "replayed");
+    page.wait_for_text("#numbers", "Duplicates prevented");
     page.run("await wait(() => [...document.querySelectorAll('#numbers strong')].map((one) => one.innerText).join() === '1,1,0,4')");
     // The search shows matches, and hides everything else.
     page.run("await page.fill('#search', 'pay')");
-    page.sees("#calls .line", "2 of 4");
+    page.wait_for_text("#calls .line", "2 of 4");
     page.run("await page.fill('#search', 'look'); await page.selectOption('#calls select', 'retried')");
-    page.sees("#calls .line", "1 of 4");
-    page.clicks("#calls tbody", "Open bank/look");
+    page.wait_for_text("#calls .line", "1 of 4");
+    page.click("#calls tbody", "Open bank/look");
     for word in
         ["attempt 1 failed", "a retry may help", "attempt 2 follows in", "attempt 3 answered", "3 attempts"]
     {
-        page.sees("#dialog .story", word);
+        page.wait_for_text("#dialog .story", word);
     }
     let rules = page.run("return await page.locator('#dialog .steps code').allInnerTexts()");
     assert_eq!(rules.as_array().unwrap().len(), 2, "each failure names the rule that judged it: {rules}");
-    page.presses("Escape");
+    page.press("Escape");
     page.run("await page.selectOption('#calls select', 'replayed'); await page.fill('#search', '')");
-    page.sees("#calls .line", "1 of 4");
-    page.clicks("#calls tbody", "Open bank/pay");
-    page.sees("#dialog .steps", "same idempotency key: the stored result is replayed");
-    page.sees("#dialog .outcome", "did not run");
-    page.presses("Escape");
+    page.wait_for_text("#calls .line", "1 of 4");
+    page.click("#calls tbody", "Open bank/pay");
+    page.wait_for_text("#dialog .steps", "same idempotency key: the stored result is replayed");
+    page.wait_for_text("#dialog .outcome", "did not run");
+    page.press("Escape");
     page.close();
 }
 
@@ -111,16 +111,16 @@ fn the_page_and_the_status_say_the_same() {
     let mut gateway = DashboardGateway::new("agrees", "[tools.\"bank/pay\"]\napproval = \"always\"\n");
     let page = BrowserPage::open(gateway.address());
     gateway.client.call("pay", json!({ "id": "a" }));
-    page.sees("#now", "1 call waits for approval");
-    let status = asked(&page, "/v1/status");
+    page.wait_for_text("#now", "1 call waits for approval");
+    let status = fetch_json(&page, "/v1/status");
     assert_eq!(status["verdict"], "attention");
     let shown = page.run("return await page.locator('.findings .state').allInnerTexts()");
     let shown: Vec<_> = shown.as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect();
-    let told: Vec<_> =
+    let reported: Vec<_> =
         status["findings"].as_array().unwrap().iter().map(|one| one["what"].as_str().unwrap()).collect();
-    assert_eq!(shown.len(), told.len());
-    for (shown, told) in shown.iter().zip(told) {
-        assert!(shown.ends_with(told), "{shown}: {told}");
+    assert_eq!(shown.len(), reported.len());
+    for (shown, reported) in shown.iter().zip(reported) {
+        assert!(shown.ends_with(reported), "{shown}: {reported}");
     }
     page.close();
 }
@@ -135,16 +135,16 @@ fn it_is_dark_in_the_dark_and_as_its_reader_wants_it() {
         colour.as_u64().unwrap() > 128
     };
     let page = BrowserPage::open_as(gateway.address(), json!({ "colorScheme": "dark" }));
-    page.sees("#now h1", "All is well.");
+    page.wait_for_text("#now h1", "All is well.");
     assert!(!light(&page));
     page.run("await page.emulateMedia({ colorScheme: 'light' })");
     assert!(light(&page));
-    page.presses("t");
-    page.presses("t");
-    page.sees("#theme", "dark");
+    page.press("t");
+    page.press("t");
+    page.wait_for_text("#theme", "dark");
     assert!(!light(&page));
     page.run("await page.reload()");
-    page.sees("#now h1", "All is well.");
+    page.wait_for_text("#now h1", "All is well.");
     assert!(!light(&page), "it is remembered");
     page.close();
 }
@@ -164,16 +164,16 @@ fn it_can_be_read_on_a_phone() {
         let phone =
             json!({ "viewport": { "width": width, "height": 740 }, "isMobile": true, "hasTouch": true });
         let page = BrowserPage::open_as(gateway.address(), phone);
-        page.sees("#approvals", "Approve once");
-        page.sees("#calls", "bank/look");
-        page.fits_the_screen();
+        page.wait_for_text("#approvals", "Approve once");
+        page.wait_for_text("#calls", "bank/look");
+        page.assert_fits_screen();
         let rows = page.run("return await page.evaluate(() => getComputedStyle(document.querySelector('#calls tbody tr')).display)");
         assert_eq!(rows, "flex", "rows are cards");
         page.run(
             "await page.locator('#calls').getByRole('button', { name: 'Open bank/look' }).first().tap()",
         );
-        page.sees("#dialog", "Step by step");
-        page.fits_the_screen();
+        page.wait_for_text("#dialog", "Step by step");
+        page.assert_fits_screen();
         page.close();
     }
 }
@@ -184,29 +184,29 @@ fn everything_is_reached_by_keys() {
     gateway.client.call("look", json!({ "id": "a" }));
     gateway.client.call("look", json!({ "id": "b" }));
     let page = BrowserPage::open(gateway.address());
-    page.sees("#calls", "bank/look");
+    page.wait_for_text("#calls", "bank/look");
     // The first element in the tab order skips the bar.
-    page.presses("Tab");
+    page.press("Tab");
     assert_eq!(page.run("return await page.evaluate(() => document.activeElement.className)"), "skip");
-    page.presses("Enter");
-    page.presses("/");
+    page.press("Enter");
+    page.press("/");
     assert_eq!(page.run("return await page.evaluate(() => document.activeElement.id)"), "search");
     // Text input is not interrupted by keyboard shortcuts.
     page.run("await page.keyboard.type('look jk?')");
     assert_eq!(page.run("return await page.inputValue('#search')"), "look jk?");
     page.run("await page.fill('#search', '')");
-    page.sees("#calls tbody", "bank/look");
-    page.presses("Escape");
+    page.wait_for_text("#calls tbody", "bank/look");
+    page.press("Escape");
     page.run("await page.evaluate(() => document.querySelector('#calls tbody tr').focus())");
-    page.presses("j");
-    page.presses("k");
-    page.presses("Enter");
-    page.sees("#dialog[open]", "Step by step");
-    page.presses("Escape");
+    page.press("j");
+    page.press("k");
+    page.press("Enter");
+    page.wait_for_text("#dialog[open]", "Step by step");
+    page.press("Escape");
     page.run("await wait(() => !document.getElementById('dialog').open)");
-    page.presses("?");
-    page.sees("#dialog[open]", "search the calls");
-    page.presses("Escape");
+    page.press("?");
+    page.wait_for_text("#dialog[open]", "search the calls");
+    page.press("Escape");
     page.close();
 }
 
@@ -224,17 +224,17 @@ fn sf_7_where_reading_needs_a_token_the_page_asks_for_it() {
     let gateway = crate::McpTestClient::over_http(command);
     let address = gateway.address();
     let page = BrowserPage::open(address);
-    page.sees("#dialog[open]", "Viewing this page requires a viewer token or the admin token.");
-    page.gives_token("of-the-agents");
-    page.sees("#dialog[open]", "This is not the right token.");
-    page.gives_token(TOKEN);
-    page.sees("#now h1", "All is well.");
+    page.wait_for_text("#dialog[open]", "Viewing this page requires a viewer token or the admin token.");
+    page.enter_token("of-the-agents");
+    page.wait_for_text("#dialog[open]", "This is not the right token.");
+    page.enter_token(TOKEN);
+    page.wait_for_text("#now h1", "All is well.");
     // Another tab does not have the token.
     let other = BrowserPage::open(address);
-    other.sees("#dialog[open]", "admin token");
+    other.wait_for_text("#dialog[open]", "admin token");
     // A viewer sees everything, and changes nothing.
-    other.gives_token("of-the-watcher-0123456789");
-    other.sees("#now h1", "All is well.");
+    other.enter_token("of-the-watcher-0123456789");
+    other.wait_for_text("#now h1", "All is well.");
     other.close();
     page.close();
 }
@@ -252,7 +252,7 @@ fn a_token_that_is_given_while_the_page_asks_is_kept() {
     command.env("STEADFAST_TOKEN", "of-the-agents").env("STEADFAST_ADMIN_TOKEN", TOKEN);
     let gateway = crate::McpTestClient::over_http(command);
     let page = BrowserPage::open(gateway.address());
-    page.sees("#dialog[open]", "admin token");
+    page.wait_for_text("#dialog[open]", "admin token");
     // From now on requests without a token are not answered. The page repeats them.
     page.run(
         "const released = new Promise((release) => { page.release = release; });
@@ -267,13 +267,13 @@ fn a_token_that_is_given_while_the_page_asks_is_kept() {
         });
         await begun;",
     );
-    page.gives_token(TOKEN);
+    page.enter_token(TOKEN);
     page.run("await wait(() => !document.getElementById('dialog').open); page.release()");
-    let asks_again = page.run(
+    let is_reopened = page.run(
         "await wait(() => document.getElementById('dialog').open || document.querySelector('#now h1')?.innerText.includes('All is well.'));
         return await page.evaluate(() => document.getElementById('dialog').open);",
     );
-    assert_eq!(asks_again, false);
+    assert_eq!(is_reopened, false);
     page.close();
 }
 
@@ -281,9 +281,9 @@ fn a_token_that_is_given_while_the_page_asks_is_kept() {
 fn a_gateway_that_is_gone_is_reported() {
     let gateway = DashboardGateway::new("gone", "");
     let page = BrowserPage::open(gateway.address());
-    page.sees("#live", "live");
+    page.wait_for_text("#live", "live");
     drop(gateway);
-    page.sees("#live", "no answer");
+    page.wait_for_text("#live", "no answer");
     page.close();
 }
 
@@ -291,11 +291,11 @@ fn a_gateway_that_is_gone_is_reported() {
 fn a_server_that_died_is_seen_with_its_restarts_and_what_it_died_of() {
     let mut gateway = DashboardGateway::new("died", "");
     let page = BrowserPage::open(gateway.address());
-    page.sees("#servers", "0 restarts");
+    page.wait_for_text("#servers", "0 restarts");
     gateway.client.call("pay", json!({ "id": "a", "fault": "die_after" }));
     gateway.client.call("look", json!({ "id": "b" }));
-    page.sees("#servers", "1 restart");
-    page.sees("#servers .warning", "exit code 4");
+    page.wait_for_text("#servers", "1 restart");
+    page.wait_for_text("#servers .warning", "exit code 4");
     page.close();
 }
 
@@ -303,8 +303,8 @@ fn a_server_that_died_is_seen_with_its_restarts_and_what_it_died_of() {
 fn the_page_receives_events_and_does_not_have_to_poll() {
     let mut gateway = DashboardGateway::new("told", "");
     let page = BrowserPage::open(gateway.address());
-    page.sees("#live", "live");
+    page.wait_for_text("#live", "live");
     gateway.client.call("look", json!({ "id": "a" }));
-    page.sees("#calls", "bank/look");
+    page.wait_for_text("#calls", "bank/look");
     page.close();
 }

@@ -87,7 +87,7 @@ fn sf_7_a_server_gets_the_environment_of_its_client_without_what_is_ours() {
     client.send("initialize", json!({}));
     let read = || std::fs::read_to_string(world.folder().join("environment")).unwrap_or_default();
     crate::world::wait(|| read().contains("BANK_TOKEN=theirs"), || format!("what is theirs in {:?}", read()));
-    assert!(["STEADFAST_", "s3cret", "of-ann"].iter().all(|ours| !read().contains(ours)), "{}", read());
+    assert!(["STEADFAST_", "s3cret", "of-ann"].iter().all(|secret| !read().contains(secret)), "{}", read());
 }
 
 #[test]
@@ -171,8 +171,8 @@ fn sf_7_records_and_calls_in_flight_of_others_are_not_seen() {
     let (mut local, mut other) = (gateway(&world, None), gateway(&world, Some("s3cret")));
     // For another user the same key is another call, with other arguments too.
     assert_eq!(local.call_keyed("pay", json!({ "id": "a" }), "k").text, "pay a, run 1");
-    let said = other.call_keyed("pay", json!({ "id": "a" }), "k");
-    assert_eq!((said.text.as_str(), said.from_cache), ("pay a, run 2", false), "{said:?}");
+    let response = other.call_keyed("pay", json!({ "id": "a" }), "k");
+    assert_eq!((response.text.as_str(), response.from_cache), ("pay a, run 2", false), "{response:?}");
     assert_eq!(local.call_keyed("pay", json!({ "id": "b" }), "l").text, "pay b, run 1");
     assert_eq!(other.call_keyed("pay", json!({ "id": "c" }), "l").text, "pay c, run 1");
     // No other call waits for a call in flight: neither one with the same key nor an equal one.
@@ -183,8 +183,8 @@ fn sf_7_records_and_calls_in_flight_of_others_are_not_seen() {
         let arguments = json!({ "id": id, "fault": "hang", "times": 1 });
         local.send_call_with("pay", arguments.clone(), meta.clone());
         world.until(&format!("pay {id}"), 1);
-        let said = other.call_with("pay", arguments, meta);
-        assert_eq!((said.text, said.from_cache), (format!("pay {id}, run 2"), false));
+        let response = other.call_with("pay", arguments, meta);
+        assert_eq!((response.text, response.from_cache), (format!("pay {id}, run 2"), false));
     }
 }
 

@@ -114,41 +114,46 @@ fn naive(client: &mut McpTestClient, item: &str) {
 const ROUNDS: usize = 8;
 
 fn obedient(client: &mut McpTestClient, item: &str) {
-    let mut heard = Vec::new();
+    let mut responses = Vec::new();
     for _ in 0..ROUNDS {
-        let said = order(client, item);
-        if !said.is_error {
+        let response = order(client, item);
+        if !response.is_error {
             return;
         }
-        let error = &said.ours["error"];
+        let error = &response.gateway_meta["error"];
         if error["ended"] == json!(true) {
             if is_there(client, item) {
                 return;
             }
         } else if let Some(wait) = error["retryAfterMs"].as_u64() {
-            assert!(says(&said.text, wait), "the text says the same: {} in {:?}", wait, said.text);
+            assert!(
+                names_wait(&response.text, wait),
+                "the text says the same: {} in {:?}",
+                wait,
+                response.text
+            );
             thread::sleep(Duration::from_millis(wait));
         }
-        heard.push(said.text);
+        responses.push(response.text);
     }
-    panic!("{item} is not done: {heard:#?}");
+    panic!("{item} is not done: {responses:#?}");
 }
 
 /// Returns true if the text names the same wait as the field for programs.
-fn says(text: &str, wait: u64) -> bool {
+fn names_wait(text: &str, wait: u64) -> bool {
     text.contains(&format!("{} s", wait.div_ceil(1000)))
 }
 
 fn careful(client: &mut McpTestClient, item: &str) {
-    let mut heard = Vec::new();
+    let mut responses = Vec::new();
     for _ in 0..ROUNDS {
-        let said = order(client, item);
-        if !said.is_error || is_there(client, item) {
+        let response = order(client, item);
+        if !response.is_error || is_there(client, item) {
             return;
         }
-        heard.push(said.text);
+        responses.push(response.text);
     }
-    panic!("{item} is not done: {heard:#?}");
+    panic!("{item} is not done: {responses:#?}");
 }
 
 #[test]
@@ -210,19 +215,19 @@ const VERIFY: &str = "verify = { tool = \"shop/orders_find\", params = { item = 
 
 /// Calls again until the call is done, and never verifies.
 fn done_in_the_end(client: &mut McpTestClient, item: &str, key: Option<&str>) -> Vec<ToolResponse> {
-    let mut heard = Vec::new();
+    let mut responses = Vec::new();
     for _ in 0..ROUNDS {
-        let said = match key {
+        let response = match key {
             Some(key) => client.call_keyed("orders_add", json!({ "item": item }), key),
             None => order(client, item),
         };
-        let is_done = !said.is_error || said.code.as_deref() == Some("result_not_kept");
-        heard.push(said);
+        let is_done = !response.is_error || response.code.as_deref() == Some("result_not_kept");
+        responses.push(response);
         if is_done {
-            return heard;
+            return responses;
         }
     }
-    panic!("{item} is not done: {heard:#?}");
+    panic!("{item} is not done: {responses:#?}");
 }
 
 #[test]
@@ -236,22 +241,23 @@ fn sf_10_with_a_verification_unknown_outcomes_are_settled_without_the_client() {
                     ShopWorld::new(&format!("agents_verify_{fault}_{}", key.is_some()), front, &config);
                 shop.plan("bread", fault);
                 let mut client = shop.client();
-                let heard = done_in_the_end(&mut client, "bread", key);
-                assert_eq!(shop.orders()["bread"], 1, "{front:?} {fault} {key:?}: {heard:#?}");
+                let responses = done_in_the_end(&mut client, "bread", key);
+                assert_eq!(shop.orders()["bread"], 1, "{front:?} {fault} {key:?}: {responses:#?}");
                 // No response says that the call is over and unknown, because by then its outcome is known.
-                for said in &heard {
+                for response in &responses {
                     assert_ne!(
-                        said.ours["error"]["ended"],
+                        response.gateway_meta["error"]["ended"],
                         json!(true),
-                        "{front:?} {fault} {key:?}: {said:?}"
+                        "{front:?} {fault} {key:?}: {response:?}"
                     );
                 }
                 drop(client);
                 let (unknown, _) = shop.world.steadfast(&["unknown"]);
                 assert!(!unknown.contains("orders_add"), "{front:?} {fault} {key:?}: {unknown}");
-                let told = shop.world.logged("notification");
-                let mut told = told.iter().filter(|told| told["notification"] == "outcome_unknown");
-                assert_eq!(told.next(), None, "{front:?} {fault} {key:?}");
+                let notifications = shop.world.logged("notification");
+                let mut notifications =
+                    notifications.iter().filter(|line| line["notification"] == "outcome_unknown");
+                assert_eq!(notifications.next(), None, "{front:?} {fault} {key:?}");
             });
         }
     });
@@ -259,7 +265,7 @@ fn sf_10_with_a_verification_unknown_outcomes_are_settled_without_the_client() {
 
 #[test]
 fn sf_10_a_verification_that_shows_nothing_leaves_the_outcome_unknown() {
-    for (verify, why) in [
+    for (verify, reason) in [
         (VERIFY.replace("/orders/*/item", "/items/*/item"), "has nothing at"),
         (VERIFY.replace("{ item = \"{item}\" }", "{ item = \"{goods}\" }"), "has no argument goods"),
         (VERIFY.replace("orders_find", "orders_search"), "not known to be read-only"),
@@ -269,14 +275,17 @@ fn sf_10_a_verification_that_shows_nothing_leaves_the_outcome_unknown() {
         let shop = ShopWorld::new("agents_unverified", TestTransport::Stdio, &format!("{CONFIG}{verify}"));
         shop.plan("bread", "crash_after");
         let mut client = shop.client();
-        let said = order(&mut client, "bread");
-        assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{verify}: {said:?}");
+        let response = order(&mut client, "bread");
+        assert_eq!(response.code.as_deref(), Some("outcome_unknown"), "{verify}: {response:?}");
         assert_eq!(shop.orders()["bread"], 1, "{verify}");
         let logged = shop.world.logged_times("tool_call_verified", 1);
-        assert!(logged[0]["reason"].as_str().is_some_and(|said| said.contains(why)), "{verify}: {logged:?}");
+        assert!(
+            logged[0]["reason"].as_str().is_some_and(|text| text.contains(reason)),
+            "{verify}: {logged:?}"
+        );
         assert_eq!(logged[0]["outcome"], "unknown", "{verify}");
-        let told = shop.world.logged_times("notification", 1);
-        assert_eq!(told[0]["notification"], "outcome_unknown", "{verify}: {told:?}");
+        let notifications = shop.world.logged_times("notification", 1);
+        assert_eq!(notifications[0]["notification"], "outcome_unknown", "{verify}: {notifications:?}");
     }
 }
 
@@ -300,10 +309,10 @@ fn sf_10_a_verification_settles_an_outcome_whose_client_never_comes_back() {
         let verified = shop.world.logged_times("tool_call_verified", 1);
         assert_eq!(verified[0]["outcome"], ran, "{fault}: {verified:?}");
         let audited = shop.world.logged_times("audit", 1);
-        let said =
+        let entry =
             ["by", "deed", "after"].map(|name| audited[0][name].as_str().unwrap_or_default().to_owned());
         assert_eq!(
-            said,
+            entry,
             ["verification with shop/orders_find (verify)", "resolved", after].map(str::to_owned),
             "{fault}: {audited:?}"
         );
@@ -318,11 +327,11 @@ fn sf_10_a_verification_that_does_not_answer_is_given_up() {
     shop.plan("bread", "crash_after");
     shop.plan("orders_find", "hang");
     let mut client = shop.client();
-    let said = order(&mut client, "bread");
-    assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
+    let response = order(&mut client, "bread");
+    assert_eq!(response.code.as_deref(), Some("outcome_unknown"), "{response:?}");
     let logged = shop.world.logged_times("tool_call_verified", 1);
-    let why = logged[0]["reason"].as_str().unwrap_or_default();
-    assert!(logged[0]["outcome"] == "unknown" && why.contains("did not answer in time"), "{logged:?}");
+    let reason = logged[0]["reason"].as_str().unwrap_or_default();
+    assert!(logged[0]["outcome"] == "unknown" && reason.contains("did not answer in time"), "{logged:?}");
     assert_eq!(shop.world.logged("audit"), [json!(null); 0]);
 }
 
@@ -332,7 +341,7 @@ fn all_of<A: Copy, B: Copy>(first: &[A], second: &[B]) -> Vec<(A, B)> {
 }
 
 /// Waits until the gateway has read all messages so far.
-fn is_heard(client: &mut McpTestClient) {
+fn wait_until_read(client: &mut McpTestClient) {
     client.request("ping", json!({}));
 }
 
@@ -345,17 +354,17 @@ fn sf_11_a_call_that_is_dispatched_twice_is_run_once_and_one_that_follows_is_run
         shop.plan("apples", "gate");
         let mut client = shop.client();
         let calls = [0; 2].map(|_| client.send_call("orders_add", json!({ "item": "apples" })));
-        is_heard(&mut client);
+        wait_until_read(&mut client);
         std::fs::remove_file(&gate).unwrap();
         for call in calls {
-            let said = ToolResponse::of(&client.answer(call));
-            assert!(!said.is_error, "{said:?}");
+            let response = ToolResponse::of(&client.answer(call));
+            assert!(!response.is_error, "{response:?}");
         }
         assert_eq!(shop.orders()["apples"], 1, "{front:?}");
         // Each of these is sent after the answer to the previous one.
         for times in 2..6 {
-            let said = order(&mut client, "apples");
-            assert!(!said.is_error && !said.from_cache, "{said:?}");
+            let response = order(&mut client, "apples");
+            assert!(!response.is_error && !response.from_cache, "{response:?}");
             assert_eq!(shop.orders()["apples"], times, "{front:?}");
         }
     }
@@ -375,15 +384,15 @@ fn sf_10_a_client_that_gave_up_and_sends_again_gets_the_answer_of_its_first_call
         shop.plan("apples", "gate");
         let mut client = shop.client();
         let first = client.send_call("orders_add", json!({ "item": "apples" }));
-        is_heard(&mut client);
+        wait_until_read(&mut client);
         if cancels {
-            client.tell("notifications/cancelled", json!({ "requestId": first, "reason": "timed out" }));
+            client.notify("notifications/cancelled", json!({ "requestId": first, "reason": "timed out" }));
         }
         let second = client.send_call("orders_add", json!({ "item": "apples" }));
-        is_heard(&mut client);
+        wait_until_read(&mut client);
         std::fs::remove_file(&gate).unwrap();
-        let said = ToolResponse::of(&client.answer(second));
-        assert!(!said.is_error, "{front:?} {cancels}: {said:?}");
+        let response = ToolResponse::of(&client.answer(second));
+        assert!(!response.is_error, "{front:?} {cancels}: {response:?}");
         assert_eq!(shop.orders()["apples"], 1, "{front:?} {cancels}");
     }
 }
@@ -394,7 +403,7 @@ fn sf_10_an_answer_that_came_too_late_is_given_once_more() {
         let shop = ShopWorld::new("agents_late", front, "dedupe.late_after = \"1ms\"\n");
         let mut client = shop.client();
         assert!(!order(&mut client, "apples").is_error);
-        is_heard(&mut client);
+        wait_until_read(&mut client);
         // It may have been too late for the client to use it, whatever came in between.
         let again = order(&mut client, "apples");
         assert!(again.from_cache, "{again:?}");

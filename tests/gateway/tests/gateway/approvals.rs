@@ -45,8 +45,9 @@ fn modern_client(world: &GatewayWorld) -> McpTestClient {
 
 /// Calls again with the answer to the question in this result.
 fn again(client: &mut McpTestClient, arguments: &Value, question: &Value, answer: Value) -> Value {
-    let asked = question["result"]["inputRequests"].as_object().unwrap();
-    let responses: serde_json::Map<_, _> = asked.keys().map(|name| (name.clone(), answer.clone())).collect();
+    let questions = question["result"]["inputRequests"].as_object().unwrap();
+    let responses: serde_json::Map<_, _> =
+        questions.keys().map(|name| (name.clone(), answer.clone())).collect();
     let state = &question["result"]["requestState"];
     let more = json!({ "inputResponses": responses, "requestState": state });
     client.request("tools/call", modern(arguments, more))
@@ -55,10 +56,10 @@ fn again(client: &mut McpTestClient, arguments: &Value, question: &Value, answer
 /// Waits for this many pending requests for approval. They are written asynchronously.
 fn request_ids(world: &GatewayWorld, times: usize) -> Vec<String> {
     let ids = || -> Vec<String> {
-        let (said, good) = world.steadfast(&["approvals", "--json"]);
-        assert!(good, "{said}");
-        let said: Value = serde_json::from_str(&said).unwrap();
-        said["approvals"].as_array().unwrap().iter().map(|one| one["id"].to_string()).collect()
+        let (output, succeeded) = world.steadfast(&["approvals", "--json"]);
+        assert!(succeeded, "{output}");
+        let output: Value = serde_json::from_str(&output).unwrap();
+        output["approvals"].as_array().unwrap().iter().map(|one| one["id"].to_string()).collect()
     };
     let mut found = Vec::new();
     wait(
@@ -127,8 +128,8 @@ fn rp_7_a_client_of_the_older_era_is_asked_while_its_call_waits() {
             let call = client.send_call("pay", json!({ "id": id }));
             let question = client.next_request();
             client.reply(&question, json!({ "action": "decline" }));
-            let said = ToolResponse::of(&client.answer(call));
-            assert_eq!(said.code.as_deref(), Some("approval_denied"), "{id}: {said:?}");
+            let response = ToolResponse::of(&client.answer(call));
+            assert_eq!(response.code.as_deref(), Some("approval_denied"), "{id}: {response:?}");
         }
         assert_eq!((world.count("pay a"), world.count("pay b")), (1, 0));
         // For the session no further approval is requested.
@@ -154,16 +155,16 @@ fn rp_7_an_unanswered_question_times_out_and_is_withdrawn() {
     let mut client = world.client_that_can(form());
     let call = client.send_call("pay", json!({ "id": "a" }));
     let question = client.next_request();
-    let said = ToolResponse::of(&client.answer(call));
-    assert_eq!(said.code.as_deref(), Some("approval_required"), "{said:?}");
+    let response = ToolResponse::of(&client.answer(call));
+    assert_eq!(response.code.as_deref(), Some("approval_required"), "{response:?}");
     let withdrawn = |client: &McpTestClient| {
-        client.heard.iter().any(|heard| {
-            heard["method"] == "notifications/cancelled" && heard["params"]["requestId"] == question["id"]
+        client.received.iter().any(|message| {
+            message["method"] == "notifications/cancelled" && message["params"]["requestId"] == question["id"]
         })
     };
     while !withdrawn(&client) {
-        let heard = client.next();
-        client.heard.push(heard);
+        let message = client.next();
+        client.received.push(message);
     }
     assert_eq!(world.count("pay a"), 0);
     // The request is pending, and a late answer of the client changes nothing.
@@ -181,10 +182,10 @@ fn rp_7_an_operator_may_be_faster_than_the_client() {
         let call = client.send_call("pay", json!({ "id": id }));
         client.next_request();
         let ids = request_ids(&world, 1);
-        let (said, good) = world.steadfast(&[command, &ids[0]]);
-        assert!(good, "{said}");
-        let said = ToolResponse::of(&client.answer(call));
-        assert_eq!(said.code.as_deref(), expected, "{command}: {said:?}");
+        let (output, succeeded) = world.steadfast(&[command, &ids[0]]);
+        assert!(succeeded, "{output}");
+        let response = ToolResponse::of(&client.answer(call));
+        assert_eq!(response.code.as_deref(), expected, "{command}: {response:?}");
     }
     assert_eq!((world.count("pay a"), world.count("pay b")), (1, 0));
 }
@@ -193,17 +194,17 @@ fn rp_7_an_operator_may_be_faster_than_the_client() {
 fn rp_7_a_client_that_cannot_be_asked_is_refused_at_once_and_an_operator_lets_the_next_call_pass() {
     for world in GatewayWorld::every("rp_7_headless", ASK) {
         let mut client = world.client();
-        let said = client.call("pay", json!({ "id": "a" }));
-        assert_eq!(said.code.as_deref(), Some("approval_required"), "{said:?}");
-        let (said, good) = world.steadfast(&["approve", &request_ids(&world, 1)[0]]);
-        assert!(good && said.contains("bank/pay"), "{said}");
+        let response = client.call("pay", json!({ "id": "a" }));
+        assert_eq!(response.code.as_deref(), Some("approval_required"), "{response:?}");
+        let (output, succeeded) = world.steadfast(&["approve", &request_ids(&world, 1)[0]]);
+        assert!(succeeded && output.contains("bank/pay"), "{output}");
         // The gateway learns of it from the store.
         wait(
             || client.call("pay", json!({ "id": "a" })).text == "pay a, run 1",
             || "the call that was approved".to_owned(),
         );
-        let said = client.call("pay", json!({ "id": "b" }));
-        assert_eq!(said.code.as_deref(), Some("approval_required"), "other arguments: {said:?}");
+        let response = client.call("pay", json!({ "id": "b" }));
+        assert_eq!(response.code.as_deref(), Some("approval_required"), "other arguments: {response:?}");
         assert_eq!((world.count("pay a"), world.count("pay b")), (1, 0));
     }
 }
@@ -219,14 +220,18 @@ fn rp_7_a_blocked_tool_is_not_for_the_client_to_approve() {
     );
     let mut client = world.client_that_can(form());
     client.call("look", json!({ "id": "x", "command": "rm -rf /" }));
-    let said = client.call("look", json!({ "id": "y" }));
-    assert_eq!(said.code.as_deref(), Some("tool_blocked"), "{said:?}");
-    assert!(client.heard.iter().all(|heard| heard["method"] != "elicitation/create"), "{:?}", client.heard);
+    let response = client.call("look", json!({ "id": "y" }));
+    assert_eq!(response.code.as_deref(), Some("tool_blocked"), "{response:?}");
+    assert!(
+        client.received.iter().all(|message| message["method"] != "elicitation/create"),
+        "{:?}",
+        client.received
+    );
     let id = request_ids(&world, 1).remove(0);
-    let (said, good) = world.steadfast(&["approve", &id, "--session"]);
-    assert!(!good && said.contains("single calls"), "{said}");
-    let (said, good) = world.steadfast(&["approve", &id]);
-    assert!(good, "{said}");
+    let (output, succeeded) = world.steadfast(&["approve", &id, "--session"]);
+    assert!(!succeeded && output.contains("single calls"), "{output}");
+    let (output, succeeded) = world.steadfast(&["approve", &id]);
+    assert!(succeeded, "{output}");
     wait(
         || client.call("look", json!({ "id": "y" })).text == "look y, run 1",
         || "the call that an operator approved".to_owned(),
@@ -254,8 +259,8 @@ fn rp_7_a_client_of_the_newer_era_is_asked_by_the_answer_and_calls_again() {
         // A decision is final: the same answer does not let another call run.
         let twice = again(&mut client, &arguments, &question, accepts("once"));
         assert_eq!(twice["result"]["resultType"], "input_required", "{id}: {twice}");
-        let (said, good) = world.steadfast(&["deny", &request_ids(&world, 1)[0]]);
-        assert!(good, "{said}");
+        let (output, succeeded) = world.steadfast(&["deny", &request_ids(&world, 1)[0]]);
+        assert!(succeeded, "{output}");
     }
     assert_eq!((world.count("pay a"), world.count("pay b"), world.count("pay c")), (1, 0, 0));
     assert_eq!(world.count("saw what is not for it"), 0);
@@ -283,16 +288,16 @@ fn rp_7_our_question_and_that_of_the_server_do_not_lose_each_other() {
     let mut client = modern_client(&world);
     let arguments = json!({ "id": "a", "fault": "asks" });
     let mut answer = client.request("tools/call", modern(&arguments, json!({})));
-    let mut asked = Vec::new();
+    let mut questions = Vec::new();
     while answer["result"]["resultType"] == "input_required" {
-        assert!(asked.len() < 4, "no end: {asked:?}");
+        assert!(questions.len() < 4, "no end: {questions:?}");
         let names = answer["result"]["inputRequests"].as_object().unwrap();
-        asked.push(names.keys().next().unwrap().clone());
+        questions.push(names.keys().next().unwrap().clone());
         answer = again(&mut client, &arguments, &answer, accepts("once"));
     }
     assert_eq!(ToolResponse::of(&answer).text, "pay a, run 1", "{answer}");
     // An approval is not requested again because the server had a question first.
-    assert_eq!(asked, ["dev.steadfast/approval", "who"]);
+    assert_eq!(questions, ["dev.steadfast/approval", "who"]);
     assert_eq!((world.count("pay a"), world.count("saw what is not for it")), (1, 0));
     // That approval is used up now.
     let next = client.request("tools/call", modern(&json!({ "id": "a" }), json!({})));
@@ -310,27 +315,30 @@ fn sf_12_an_unknown_outcome_is_counted_and_listed_until_an_operator_resolves_it(
         let arguments = json!({ "id": "a", "fault": "die_after", "times": 1 });
         let meta = json!({ "dev.steadfast/idempotency-key": "k" });
         let params = json!({ "name": "pay", "arguments": arguments, "_meta": meta });
-        let said = ToolResponse::of(&client.request("tools/call", params.clone()));
-        assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
-        let name = said.text.split("steadfast resolve ").nth(1).and_then(|rest| rest.split(' ').next());
-        let name = name.expect(&said.text);
+        let response = ToolResponse::of(&client.request("tools/call", params.clone()));
+        assert_eq!(response.code.as_deref(), Some("outcome_unknown"), "{response:?}");
+        let name = response.text.split("steadfast resolve ").nth(1).and_then(|rest| rest.split(' ').next());
+        let name = name.expect(&response.text);
         // The outcome is listed until it is resolved.
-        let (listed, good) = world.steadfast(&["unknown"]);
+        let (listed, succeeded) = world.steadfast(&["unknown"]);
         let row = listed.lines().find(|line| line.starts_with(name));
-        assert!(good && row.is_some_and(|row| row.contains("bank/pay") && row.contains("ended")), "{listed}");
+        assert!(
+            succeeded && row.is_some_and(|row| row.contains("bank/pay") && row.contains("ended")),
+            "{listed}"
+        );
         assert!(listed.contains(&format!("`steadfast resolve {name} --ran`")), "{listed}");
         let (status, _) = world.steadfast(&["status"]);
         assert!(status.contains("1 call has an unknown outcome"), "{status}");
-        let (told, good) = world.steadfast(&["resolve", name]);
-        assert!(!good && told.contains("--ran") && told.contains("--did-not-run"), "{told}");
-        let (told, good) = world.steadfast(&["resolve", name, verdict]);
-        assert!(good, "{told}");
+        let (output, succeeded) = world.steadfast(&["resolve", name]);
+        assert!(!succeeded && output.contains("--ran") && output.contains("--did-not-run"), "{output}");
+        let (output, succeeded) = world.steadfast(&["resolve", name, verdict]);
+        assert!(succeeded, "{output}");
         assert_eq!(world.steadfast(&["unknown"]).0, "no call has an unknown outcome\n");
-        let said = ToolResponse::of(&client.request("tools/call", params));
-        assert_eq!(said.code.as_deref(), expected, "{verdict}: {said:?}");
+        let response = ToolResponse::of(&client.request("tools/call", params));
+        assert_eq!(response.code.as_deref(), expected, "{verdict}: {response:?}");
         assert_eq!(world.count("pay a"), if expected.is_some() { 1 } else { 2 });
-        let (told, good) = world.steadfast(&["resolve", name, verdict]);
-        assert!(!good && told.contains("no call"), "{told}");
+        let (output, succeeded) = world.steadfast(&["resolve", name, verdict]);
+        assert!(!succeeded && output.contains("no call"), "{output}");
     }
 }
 
@@ -341,7 +349,7 @@ fn killed_in_a_call(world: &GatewayWorld) {
     client.send_call("pay", json!({ "id": "a", "fault": "gate" }));
     world.until("pay a", 1);
     kill(client.pid());
-    client.ended();
+    client.wait_for_exit();
     fs::remove_file(gate).unwrap();
 }
 
@@ -351,16 +359,16 @@ fn gr_9_a_call_whose_gateway_was_killed_is_shown_and_notified_as_unknown() {
         killed_in_a_call(&world);
         // The call is not made again: the next gateway finds it when it starts.
         let mut client = world.client();
-        let told = world.logged_times("notification", 1).remove(0);
+        let notification = world.logged_times("notification", 1).remove(0);
         assert_eq!(
-            (&told["notification"], &told["toolName"], &told["toolNamespace"]),
+            (&notification["notification"], &notification["toolName"], &notification["toolNamespace"]),
             (&json!("outcome_unknown"), &json!("pay"), &json!("bank")),
-            "{told}"
+            "{notification}"
         );
         let (status, _) = world.steadfast(&["status"]);
         assert!(status.contains("1 call has an unknown outcome"), "{status}");
-        let (listed, good) = world.steadfast(&["unknown", "--json"]);
-        assert!(good, "{listed}");
+        let (listed, succeeded) = world.steadfast(&["unknown", "--json"]);
+        assert!(succeeded, "{listed}");
         let listed: Value = serde_json::from_str(&listed).unwrap();
         let record = &listed["unknown"][0];
         assert_eq!(
@@ -369,11 +377,14 @@ fn gr_9_a_call_whose_gateway_was_killed_is_shown_and_notified_as_unknown() {
             "{listed}"
         );
         let key = record["key"].as_str().unwrap().get(..12).unwrap();
-        assert!(told["message"].as_str().unwrap().contains(&format!("steadfast resolve {key}")), "{told}");
+        assert!(
+            notification["message"].as_str().unwrap().contains(&format!("steadfast resolve {key}")),
+            "{notification}"
+        );
         // The same call, made again, gets that response, and the operator is not notified twice.
         if world.front == TestTransport::Stdio && !world.is_remote() {
-            let said = client.call("pay", json!({ "id": "a", "fault": "gate" }));
-            assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
+            let response = client.call("pay", json!({ "id": "a", "fault": "gate" }));
+            assert_eq!(response.code.as_deref(), Some("outcome_unknown"), "{response:?}");
             world.logged_times("notification", 1);
         }
         assert_eq!(world.count("pay a"), 1);
@@ -384,12 +395,12 @@ fn gr_9_a_call_whose_gateway_was_killed_is_shown_and_notified_as_unknown() {
 fn gr_9_a_call_whose_gateway_was_killed_is_listed_as_unknown_where_no_gateway_runs() {
     let world = GatewayWorld::new("gr_9_killed_alone");
     killed_in_a_call(&world);
-    let (listed, good) = world.steadfast(&["unknown"]);
-    assert!(good && listed.contains("bank/pay"), "{listed}");
+    let (listed, succeeded) = world.steadfast(&["unknown"]);
+    assert!(succeeded && listed.contains("bank/pay"), "{listed}");
     let name = listed.lines().find(|line| line.contains("bank/pay")).unwrap().split(' ').next().unwrap();
     assert!(listed.contains(&format!("`steadfast resolve {name} --ran`")), "{listed}");
-    let (said, good) = world.steadfast(&["resolve", name, "--ran"]);
-    assert!(good, "{said}");
+    let (output, succeeded) = world.steadfast(&["resolve", name, "--ran"]);
+    assert!(succeeded, "{output}");
     assert_eq!(world.steadfast(&["unknown"]).0, "no call has an unknown outcome\n");
 }
 
@@ -400,8 +411,8 @@ const FRAGILE: &str = "guard.mode = \"off\"\nbreaker.mode = \"off\"\napproval_ti
                        [gateway]\nreliability_tools = true\n[trust]\ncount = 1\nseverities = [\"crash\", \"transient\"]\n";
 
 fn lose_trust(client: &mut McpTestClient, id: &str) {
-    let said = client.call("look", json!({ "id": id, "fault": "die_after" }));
-    assert!(said.is_error && said.code.as_deref() != Some("approval_required"), "{said:?}");
+    let response = client.call("look", json!({ "id": id, "fault": "die_after" }));
+    assert!(response.is_error && response.code.as_deref() != Some("approval_required"), "{response:?}");
     let status = client.call("reliability_status", json!({ "tool_name": "bank/look" }));
     assert!(status.text.starts_with("bank/look: escalated"), "{status:?}");
 }
@@ -432,9 +443,9 @@ fn rp_13_a_reset_by_a_model_needs_the_approval_of_its_user() {
                 let offered = &params["requestedSchema"]["properties"]["decision"]["enum"];
                 assert_eq!(offered, &json!(["once", "deny"]), "{question}");
                 client.reply(&question, answer);
-                let said = ToolResponse::of(&client.answer(id));
-                assert_eq!(said.is_error, !forgiven, "{said:?}");
-                assert_eq!(is_trusted(&mut client), forgiven, "{said:?}");
+                let response = ToolResponse::of(&client.answer(id));
+                assert_eq!(response.is_error, !forgiven, "{response:?}");
+                assert_eq!(is_trusted(&mut client), forgiven, "{response:?}");
             }
             // An approval is for one call.
             lose_trust(&mut client, "b");
@@ -468,8 +479,9 @@ fn rp_13_in_the_newer_era_the_user_is_asked_by_the_answer() {
     assert!(text(&status).starts_with("bank/look: escalated"), "{status}");
     let reset = |more| named("reliability_reset", json!({ "tool_name": "bank/look" }), more);
     let question = client.request("tools/call", reset(json!({})));
-    let asked = question["result"]["inputRequests"].as_object().unwrap_or_else(|| panic!("{question}"));
-    let responses: serde_json::Map<_, _> = asked.keys().map(|name| (name.clone(), accepts("once"))).collect();
+    let questions = question["result"]["inputRequests"].as_object().unwrap_or_else(|| panic!("{question}"));
+    let responses: serde_json::Map<_, _> =
+        questions.keys().map(|name| (name.clone(), accepts("once"))).collect();
     let more = json!({ "inputResponses": responses, "requestState": question["result"]["requestState"] });
     let forgiven = client.request("tools/call", reset(more));
     assert_eq!(text(&forgiven), "trust restored: bank/look", "{forgiven}");
@@ -491,40 +503,40 @@ fn rp_13_without_a_user_to_ask_an_operator_decides_and_the_model_alone_restores_
             lose_trust(&mut client, "a");
             let reset = json!({ "tool_name": "bank/look" });
             for _ in 0..2 {
-                let said = client.call("reliability_reset", reset.clone());
-                assert!(said.is_error && said.text.contains("steadfast approve"), "{said:?}");
+                let response = client.call("reliability_reset", reset.clone());
+                assert!(response.is_error && response.text.contains("steadfast approve"), "{response:?}");
                 assert!(!is_trusted(&mut client));
             }
             let number = request_ids(&world, 1).remove(0);
             // Every notification is sent once, also to the client whose user cannot be asked.
-            let heard = loop {
-                let heard = client.next_notification("notifications/message");
-                if heard["params"]["data"]["event"] == "approval_requested" {
-                    break heard;
+            let notification = loop {
+                let notification = client.next_notification("notifications/message");
+                if notification["params"]["data"]["event"] == "approval_requested" {
+                    break notification;
                 }
             };
-            let data = &heard["params"]["data"];
+            let data = &notification["params"]["data"];
             assert_eq!(
                 (&data["tool"]["tool"], &data["approval"]["id"].to_string()),
                 (&json!("reliability_reset"), &number)
             );
-            let asked = || {
+            let logged_requests = || {
                 let logged = world.logged("notification").into_iter();
                 logged.filter(|line| line["notification"] == "approval_requested").collect::<Vec<_>>()
             };
-            wait(|| !asked().is_empty(), || "the line of the log".to_owned());
-            assert_eq!(asked().len(), 1, "{:?}", asked());
-            let (said, good) = world.steadfast(&["approve", &number]);
-            assert!(good, "{said}");
+            wait(|| !logged_requests().is_empty(), || "the line of the log".to_owned());
+            assert_eq!(logged_requests().len(), 1, "{:?}", logged_requests());
+            let (output, succeeded) = world.steadfast(&["approve", &number]);
+            assert!(succeeded, "{output}");
             assert_eq!(client.call("reliability_reset", reset.clone()).text, "trust restored: bank/look");
             assert!(is_trusted(&mut client));
             lose_trust(&mut client, "b");
-            let said = client.call("reliability_reset", reset);
+            let response = client.call("reliability_reset", reset);
             assert!(
-                said.is_error && said.text.contains("steadfast approve"),
-                "it was approved once: {said:?}"
+                response.is_error && response.text.contains("steadfast approve"),
+                "it was approved once: {response:?}"
             );
-            wait(|| asked().len() == 2, || format!("another request: {:?}", asked()));
+            wait(|| logged_requests().len() == 2, || format!("another request: {:?}", logged_requests()));
         },
     );
 }
@@ -536,11 +548,12 @@ fn rp_13_a_blocked_tool_is_not_for_the_client_to_reset() {
         let mut client = world.client_that_can(form());
         client.call("look", json!({ "id": "x", "command": "rm -rf /" }));
         let reset = json!({ "tool_name": "bank/look" });
-        let said = client.call("reliability_reset", reset.clone());
-        assert!(said.is_error && said.text.contains("steadfast approve"), "{said:?}");
-        let asked =
-            |client: &McpTestClient| client.heard.iter().any(|heard| heard["method"] == "elicitation/create");
-        assert!(!asked(&client), "{:?}", client.heard);
+        let response = client.call("reliability_reset", reset.clone());
+        assert!(response.is_error && response.text.contains("steadfast approve"), "{response:?}");
+        let was_asked = |client: &McpTestClient| {
+            client.received.iter().any(|message| message["method"] == "elicitation/create")
+        };
+        assert!(!was_asked(&client), "{:?}", client.received);
         assert_eq!(client.call("look", json!({ "id": "y" })).code.as_deref(), Some("tool_blocked"));
         let number = request_ids(&world, 2).into_iter().min().unwrap();
         let (listed, _) = world.steadfast(&["approvals", "--json"]);
@@ -548,11 +561,11 @@ fn rp_13_a_blocked_tool_is_not_for_the_client_to_reset() {
         let of_reset = |one: &&Value| one["tool"]["tool"] == "reliability_reset";
         let request = listed["approvals"].as_array().unwrap().iter().find(of_reset).expect("it is parked");
         assert_eq!((&request["blocked"], &request["id"].to_string()), (&json!(true), &number), "{listed}");
-        let (said, good) = world.steadfast(&["approve", &number]);
-        assert!(good, "{said}");
+        let (output, succeeded) = world.steadfast(&["approve", &number]);
+        assert!(succeeded, "{output}");
         assert_eq!(client.call("reliability_reset", reset).text, "trust restored: bank/look");
         assert_eq!(client.call("look", json!({ "id": "z" })).text, "look z, run 1");
-        assert!(!asked(&client), "{:?}", client.heard);
+        assert!(!was_asked(&client), "{:?}", client.received);
     });
 }
 

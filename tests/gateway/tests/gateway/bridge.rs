@@ -17,11 +17,11 @@ fn can_elicit() -> Value {
 // ---- a client of the modern era, a server of the older one ----
 
 /// Returns the parameters with which a call continues after this answer.
-fn going_on(arguments: &Value, asked: &Value, answer: &str) -> Value {
-    let result = &asked["result"];
-    assert_eq!(result["resultType"], "input_required", "{asked}");
+fn continuation(arguments: &Value, response: &Value, answer: &str) -> Value {
+    let result = &response["result"];
+    assert_eq!(result["resultType"], "input_required", "{response}");
     let questions = result["inputRequests"].as_object().unwrap();
-    assert_eq!(questions.len(), 1, "{asked}");
+    assert_eq!(questions.len(), 1, "{response}");
     let (key, question) = questions.iter().next().unwrap();
     assert_eq!(
         (&question["method"], &question["params"]["message"]),
@@ -84,9 +84,9 @@ fn sf_4_what_an_older_server_asks_during_a_call_is_an_answer_that_requires_input
         let mut client = world.modern_client(can_elicit());
         let arguments = json!({ "id": "a", "times": 2 });
         let first = ask(&mut client, &arguments);
-        let second = client.request("tools/call", going_on(&arguments, &first, "Ada"));
+        let second = client.request("tools/call", continuation(&arguments, &first, "Ada"));
         assert_ne!(first["result"]["requestState"], second["result"]["requestState"]);
-        let last = client.request("tools/call", going_on(&arguments, &second, "Bob"));
+        let last = client.request("tools/call", continuation(&arguments, &second, "Bob"));
         assert_eq!(ToolResponse::of(&last).text, "a is for Ada and Bob", "{last}");
         assert_eq!(last["result"]["resultType"], "complete", "{last}");
         let counts = ["ask a", "heard a Ada", "heard a Bob"].map(|line| world.count(line));
@@ -107,7 +107,7 @@ fn tr_3_a_call_under_a_key_that_is_held_is_asked_about_again_and_not_run_again()
         let first = client.request("tools/call", fresh.clone());
         let again = client.request("tools/call", fresh.clone());
         assert_eq!(first["result"]["requestState"], again["result"]["requestState"]);
-        let last = keyed(going_on(&arguments, &first, "Ada"));
+        let last = keyed(continuation(&arguments, &first, "Ada"));
         for _ in 0..2 {
             let answered = client.request("tools/call", last.clone());
             assert_eq!(ToolResponse::of(&answered).text, "a is for Ada", "{answered}");
@@ -120,8 +120,8 @@ fn tr_3_a_call_under_a_key_that_is_held_is_asked_about_again_and_not_run_again()
 fn sf_4_a_client_without_elicitation_is_not_asked_and_its_server_gets_an_error() {
     for world in GatewayWorld::every("bridge_cannot", "") {
         let mut client = world.modern_client(json!({}));
-        let said = ToolResponse::of(&ask(&mut client, &json!({ "id": "a" })));
-        assert_eq!(said.text, "a is for nobody");
+        let response = ToolResponse::of(&ask(&mut client, &json!({ "id": "a" })));
+        assert_eq!(response.text, "a is for nobody");
     }
 }
 
@@ -131,13 +131,13 @@ fn a_state_is_good_for_the_call_that_it_was_given_for_and_nothing_else() {
         let mut client = world.modern_client(can_elicit());
         let (arguments, others) = (json!({ "id": "a" }), json!({ "id": "b" }));
         let first = ask(&mut client, &arguments);
-        let stolen = client.request("tools/call", going_on(&others, &first, "Eve"));
+        let stolen = client.request("tools/call", continuation(&others, &first, "Eve"));
         assert_eq!(stolen["error"]["code"], -32602, "{stolen}");
-        let mut made_up = going_on(&arguments, &first, "Eve");
+        let mut made_up = continuation(&arguments, &first, "Eve");
         made_up["requestState"] = json!("made up");
         let made_up = client.request("tools/call", made_up);
         assert_eq!(made_up["error"]["code"], -32602, "{made_up}");
-        let last = client.request("tools/call", going_on(&arguments, &first, "Ada"));
+        let last = client.request("tools/call", continuation(&arguments, &first, "Ada"));
         assert_eq!(ToolResponse::of(&last).text, "a is for Ada", "{last}");
         assert_eq!((world.count("ask a"), world.count("ask b")), (1, 0), "{:?}", world.ledger());
     }
@@ -153,10 +153,10 @@ fn gr_8_a_write_whose_server_dies_while_it_is_held_is_not_run_again() {
         let server = world.server();
         kill(server);
         wait(|| !is_running(server), || "the end of the server".to_owned());
-        let params = going_on(&arguments, &first, "Ada");
+        let params = continuation(&arguments, &first, "Ada");
         for _ in 0..2 {
-            let said = ToolResponse::of(&client.request("tools/call", params.clone()));
-            assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
+            let response = ToolResponse::of(&client.request("tools/call", params.clone()));
+            assert_eq!(response.code.as_deref(), Some("outcome_unknown"), "{response:?}");
         }
         assert_eq!((world.count("ask a"), world.count("heard a Ada")), (1, 0), "{:?}", world.ledger());
         // The server runs again, and has received its session state again.
@@ -172,7 +172,7 @@ fn sf_4_an_older_server_gets_a_cancellation_when_a_modern_client_disconnects() {
         let id = client.send_call("look", json!({ "id": "a", "fault": "hang" }));
         world.until("look a", 1);
         match world.front {
-            TestTransport::Stdio => client.tell("notifications/cancelled", json!({ "requestId": id })),
+            TestTransport::Stdio => client.notify("notifications/cancelled", json!({ "requestId": id })),
             TestTransport::Http => client.disconnect(),
         }
         world.until("cancelled", 1);
@@ -190,11 +190,11 @@ fn a_question_that_could_be_of_two_calls_is_refused() {
             TestTransport::Stdio => assert_eq!(ToolResponse::of(&second).text, "b is for nobody", "{second}"),
             // Over HTTP each call has a stream of its own.
             TestTransport::Http => {
-                let last = client.request("tools/call", going_on(&two, &second, "Bob"));
+                let last = client.request("tools/call", continuation(&two, &second, "Bob"));
                 assert_eq!(ToolResponse::of(&last).text, "b is for Bob", "{last}");
             }
         }
-        let last = client.request("tools/call", going_on(&one, &first, "Ada"));
+        let last = client.request("tools/call", continuation(&one, &first, "Ada"));
         assert_eq!(ToolResponse::of(&last).text, "a is for Ada", "{last}");
     }
 }
@@ -220,26 +220,35 @@ fn sf_4_notifications_of_an_older_server_reach_the_clients_that_asked_for_them()
         );
         let logging = json!({ "io.modelcontextprotocol/logLevel": "info" });
         for number in 0..2 {
-            let told = json!({ "name": "tell", "arguments": { "id": number }, "_meta": logging });
-            client.request("tools/call", told);
+            let params = json!({ "name": "tell", "arguments": { "id": number }, "_meta": logging });
+            client.request("tools/call", params);
         }
         client.request("tools/call", json!({ "name": "tell", "arguments": { "id": "no logs" } }));
         // Over HTTP, messages that belong to two requests come in any order.
-        wait_for_news(&mut client, 8);
-        let heard =
-            |method: &str| client.heard.iter().filter(|told| told["method"] == method).collect::<Vec<_>>();
-        let logged = heard("notifications/message");
+        wait_for_messages(&mut client, 8);
+        let notifications = |method: &str| {
+            client.received.iter().filter(|message| message["method"] == method).collect::<Vec<_>>()
+        };
+        let logged = notifications("notifications/message");
         assert_eq!(logged.len(), 2, "{logged:?}");
-        assert!(logged.iter().all(|told| told["params"]["data"] == "look out" && tag(told).is_null()));
-        let changed = heard("notifications/tools/list_changed");
-        let updated = heard("notifications/resources/updated");
-        assert_eq!((changed.len(), updated.len()), (3, 3), "{:?}", client.heard);
-        assert!(changed.iter().chain(&updated).all(|told| tag(told) == listening), "{:?}", client.heard);
-        assert!(updated.iter().all(|told| told["params"]["uri"] == "note://a"));
-        assert_eq!(client.heard.len(), 8, "{:?}", client.heard);
+        assert!(
+            logged.iter().all(|message| message["params"]["data"] == "look out" && tag(message).is_null())
+        );
+        let changed = notifications("notifications/tools/list_changed");
+        let updated = notifications("notifications/resources/updated");
+        assert_eq!((changed.len(), updated.len()), (3, 3), "{:?}", client.received);
+        assert!(
+            changed.iter().chain(&updated).all(|message| tag(message) == listening),
+            "{:?}",
+            client.received
+        );
+        assert!(updated.iter().all(|message| message["params"]["uri"] == "note://a"));
+        assert_eq!(client.received.len(), 8, "{:?}", client.received);
         assert_eq!((world.count("level info"), world.count("resources/subscribe note://a")), (1, 1));
         match world.front {
-            TestTransport::Stdio => client.tell("notifications/cancelled", json!({ "requestId": listening })),
+            TestTransport::Stdio => {
+                client.notify("notifications/cancelled", json!({ "requestId": listening }))
+            }
             TestTransport::Http => client.disconnect(),
         }
         world.until("resources/unsubscribe note://a", 1);
@@ -247,10 +256,10 @@ fn sf_4_notifications_of_an_older_server_reach_the_clients_that_asked_for_them()
 }
 
 /// Waits until the client has received this many messages.
-fn wait_for_news(client: &mut McpTestClient, number: usize) {
-    while client.heard.len() < number {
+fn wait_for_messages(client: &mut McpTestClient, number: usize) {
+    while client.received.len() < number {
         let message = client.next();
-        client.heard.push(message);
+        client.received.push(message);
     }
 }
 
@@ -264,12 +273,12 @@ fn question(client: &mut McpTestClient) -> Value {
             assert_eq!(message["params"]["message"], "who?");
             return message["id"].clone();
         }
-        client.heard.push(message);
+        client.received.push(message);
     }
 }
 
-fn say_to(client: &mut McpTestClient, question: &Value, result: &Value) {
-    client.say(&json!({ "jsonrpc": "2.0", "id": question, "result": result }).to_string());
+fn respond(client: &mut McpTestClient, question: &Value, result: &Value) {
+    client.send_line(&json!({ "jsonrpc": "2.0", "id": question, "result": result }).to_string());
 }
 
 #[test]
@@ -279,8 +288,8 @@ fn sf_4_a_client_of_the_older_era_uses_a_server_of_the_modern_one() {
         let listed = client.request("tools/list", json!({}));
         assert_eq!(listed["result"].get("resultType"), None, "{listed}");
         assert_eq!(listed["result"]["tools"][0]["vendor"]["kept"], true, "{listed}");
-        let said = client.call("pay", json!({ "id": "a" }));
-        assert_eq!((said.text.as_str(), said.is_error), ("pay a, run 1", false));
+        let response = client.call("pay", json!({ "id": "a" }));
+        assert_eq!((response.text.as_str(), response.is_error), ("pay a, run 1", false));
         let id = client.send(
             "tools/call",
             json!({
@@ -290,8 +299,9 @@ fn sf_4_a_client_of_the_older_era_uses_a_server_of_the_modern_one() {
             }),
         );
         client.answer(id);
-        let progress = client.heard.iter().filter(|told| told["params"]["progressToken"] == "mine").count();
-        assert_eq!(progress, 2, "{:?}", client.heard);
+        let progress =
+            client.received.iter().filter(|message| message["params"]["progressToken"] == "mine").count();
+        assert_eq!(progress, 2, "{:?}", client.received);
         let unknown = client.request("vendor/thing", json!({}));
         assert_eq!(
             (&unknown["error"]["code"], &unknown["error"]["data"]),
@@ -326,8 +336,8 @@ fn sf_4_what_a_modern_server_requires_is_asked_of_an_older_client() {
         let mut client = world.client_that_can(can_elicit());
         let id = client.send_call("ask", json!({ "id": "a", "times": 2 }));
         for answer in ["Ada", "Bob"] {
-            let asked = question(&mut client);
-            say_to(&mut client, &asked, &name(answer));
+            let question_id = question(&mut client);
+            respond(&mut client, &question_id, &name(answer));
         }
         let last = client.answer(id);
         assert_eq!(ToolResponse::of(&last).text, "a is for Ada and Bob", "{last}");
@@ -340,8 +350,8 @@ fn sf_4_what_a_modern_server_requires_is_asked_of_an_older_client() {
 fn sf_4_an_older_client_without_elicitation_gets_the_question_as_an_error() {
     for world in GatewayWorld::every_of(ServerEra::Modern, "bridge_refuses", "") {
         let mut client = world.client();
-        let said = client.call("ask", json!({ "id": "a" }));
-        assert!(said.is_error && said.text.contains("does not support elicitation"), "{said:?}");
+        let response = client.call("ask", json!({ "id": "a" }));
+        assert!(response.is_error && response.text.contains("does not support elicitation"), "{response:?}");
     }
 }
 
@@ -350,11 +360,11 @@ fn gr_8_a_modern_server_that_dies_before_the_client_answers_continues_with_that_
     for world in GatewayWorld::every_of(ServerEra::Modern, "bridge_thinks", "") {
         let mut client = world.client_that_can(can_elicit());
         let id = client.send_call("ask", json!({ "id": "a" }));
-        let asked = question(&mut client);
+        let question_id = question(&mut client);
         let server = world.server();
         kill(server);
         wait(|| world.server() != server, || "another server".to_owned());
-        say_to(&mut client, &asked, &name("Ada"));
+        respond(&mut client, &question_id, &name("Ada"));
         let last = client.answer(id);
         assert_eq!(ToolResponse::of(&last).text, "a is for Ada", "{last}");
         assert_eq!((world.count("ask a"), world.count("heard a Ada")), (1, 1), "{:?}", world.ledger());
@@ -370,13 +380,13 @@ fn gr_8_a_session_with_a_modern_server_outlives_the_gateway() {
         let mut client = world.client_that_can(can_elicit());
         client.call("pay", json!({ "id": "a" }));
         kill(client.pid());
-        client.ended();
+        client.wait_for_exit();
         client.moves_to(world.wrap(&LISTEN));
         assert_eq!(client.call("pay", json!({ "id": "b" })).text, "pay b, run 1");
         // The client's capabilities are still known.
         let id = client.send_call("ask", json!({ "id": "c" }));
-        let asked = question(&mut client);
-        say_to(&mut client, &asked, &name("Ada"));
+        let question_id = question(&mut client);
+        respond(&mut client, &question_id, &name("Ada"));
         assert_eq!(ToolResponse::of(&client.answer(id)).text, "c is for Ada");
     }
 }

@@ -15,13 +15,13 @@ use crate::world::{PATIENCE, TestProcess, start_gateway};
 pub(crate) struct McpTestClient {
     /// The gateway, if this client has one of its own.
     child: Option<TestProcess>,
-    way: TestClientTransport,
+    transport: TestClientTransport,
     incoming: Receiver<Value>,
     next: u64,
     /// The client fields of every request, in the era without a handshake.
     about: Option<Value>,
     /// Messages that came while the client waited for another one.
-    pub(crate) heard: Vec<Value>,
+    pub(crate) received: Vec<Value>,
 }
 
 enum TestClientTransport {
@@ -44,8 +44,8 @@ impl McpTestClient {
                 }
             }
         });
-        let way = TestClientTransport::Line(Some(stdin));
-        Self { child: Some(child), way, incoming, next: 1, about: None, heard: Vec::new() }
+        let transport = TestClientTransport::Line(Some(stdin));
+        Self { child: Some(child), transport, incoming, next: 1, about: None, received: Vec::new() }
     }
 
     /// Connects over HTTP to the gateway that this command starts.
@@ -61,8 +61,8 @@ impl McpTestClient {
         let (messages, incoming) = channel();
         let (path, headers) = ("/mcp".to_owned(), String::new());
         let (session, open, last_event) = (Arc::default(), Arc::default(), Arc::default());
-        let went = Arc::default();
-        let way = TestClientTransport::Http(HttpTestTransport {
+        let history = Arc::default();
+        let transport = TestClientTransport::Http(HttpTestTransport {
             address,
             path,
             headers,
@@ -70,21 +70,21 @@ impl McpTestClient {
             messages,
             open,
             last_event,
-            went,
+            history,
         });
-        Self { child: None, way, incoming, next: 1, about: None, heard: Vec::new() }
+        Self { child: None, transport, incoming, next: 1, about: None, received: Vec::new() }
     }
 
     /// Uses this path instead of the usual one.
     pub(crate) fn behind(mut self, path: &str) -> Self {
-        let TestClientTransport::Http(http) = &mut self.way else { panic!("only HTTP has paths") };
+        let TestClientTransport::Http(http) = &mut self.transport else { panic!("only HTTP has paths") };
         http.path = path.to_owned();
         self
     }
 
     /// Adds these headers to those that every client sends. Each ends with a line break.
     pub(crate) fn with_headers(mut self, more: &str) -> Self {
-        let TestClientTransport::Http(http) = &mut self.way else { panic!("only HTTP has headers") };
+        let TestClientTransport::Http(http) = &mut self.transport else { panic!("only HTTP has headers") };
         http.headers = more.to_owned();
         self
     }
@@ -98,20 +98,20 @@ impl McpTestClient {
 
     /// Continues the session with a gateway that is already running.
     pub(crate) fn moves_to_address(&mut self, address: SocketAddr) {
-        let TestClientTransport::Http(http) = &mut self.way else {
+        let TestClientTransport::Http(http) = &mut self.transport else {
             panic!("only a session over HTTP outlives its gateway")
         };
         http.address = address;
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
-        let TestClientTransport::Http(http) = &self.way else { panic!("only HTTP has one") };
+        let TestClientTransport::Http(http) = &self.transport else { panic!("only HTTP has one") };
         http.address
     }
 
     /// Returns the id of its session.
     pub(crate) fn session(&self) -> String {
-        let TestClientTransport::Http(http) = &self.way else { panic!("only HTTP has one") };
+        let TestClientTransport::Http(http) = &self.transport else { panic!("only HTTP has one") };
         http.session.lock().clone().expect("it is past the handshake")
     }
 
@@ -127,7 +127,7 @@ impl McpTestClient {
             "clientInfo": { "name": "tests", "version": "1" },
         });
         let answer = self.request("initialize", params);
-        self.tell("notifications/initialized", json!({}));
+        self.notify("notifications/initialized", json!({}));
         answer
     }
 
@@ -154,24 +154,24 @@ impl McpTestClient {
         let id = self.next;
         self.next += 1;
         let line = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string();
-        match &mut self.way {
-            TestClientTransport::Line(_) => self.say(&line),
+        match &mut self.transport {
+            TestClientTransport::Line(_) => self.send_line(&line),
             TestClientTransport::Http(http) => http.post(line.as_bytes(), ResponseWait::No),
         }
         id
     }
 
-    pub(crate) fn tell(&mut self, method: &str, params: Value) {
-        self.say(&json!({ "jsonrpc": "2.0", "method": method, "params": params }).to_string());
+    pub(crate) fn notify(&mut self, method: &str, params: Value) {
+        self.send_line(&json!({ "jsonrpc": "2.0", "method": method, "params": params }).to_string());
     }
 
-    pub(crate) fn say(&mut self, line: &str) {
-        self.say_bytes(line.as_bytes());
+    pub(crate) fn send_line(&mut self, line: &str) {
+        self.send_bytes(line.as_bytes());
     }
 
     /// Sends bytes that need not be text.
-    pub(crate) fn say_bytes(&mut self, line: &[u8]) {
-        match &mut self.way {
+    pub(crate) fn send_bytes(&mut self, line: &[u8]) {
+        match &mut self.transport {
             TestClientTransport::Line(stdin) => {
                 let stdin = stdin.as_mut().expect("the client has not hung up");
                 stdin.write_all(&[line, b"\n"].concat()).unwrap();
@@ -189,15 +189,15 @@ impl McpTestClient {
 
     /// Returns the first matching message, among those received and those to come.
     fn first(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
-        if let Some(at) = self.heard.iter().position(&is_it) {
-            return self.heard.remove(at);
+        if let Some(at) = self.received.iter().position(&is_it) {
+            return self.received.remove(at);
         }
         loop {
             let message = self.next();
             if is_it(&message) {
                 return message;
             }
-            self.heard.push(message);
+            self.received.push(message);
         }
     }
 
@@ -215,14 +215,14 @@ impl McpTestClient {
     /// Returns the number of notifications of this kind so far.
     pub(crate) fn count_notifications(&mut self, method: &str) -> usize {
         while let Ok(message) = self.incoming.try_recv() {
-            self.heard.push(message);
+            self.received.push(message);
         }
-        self.heard.iter().filter(|message| message["method"] == method).count()
+        self.received.iter().filter(|message| message["method"] == method).count()
     }
 
     /// Answers a request of the server.
     pub(crate) fn reply(&mut self, request: &Value, result: Value) {
-        self.say(&json!({ "jsonrpc": "2.0", "id": request["id"], "result": result }).to_string());
+        self.send_line(&json!({ "jsonrpc": "2.0", "id": request["id"], "result": result }).to_string());
     }
 
     /// Waits for the next message of any kind.
@@ -233,9 +233,9 @@ impl McpTestClient {
 
     /// Returns the history of its connections, for the investigation of a missing answer.
     fn connection_history(&self) -> String {
-        match &self.way {
+        match &self.transport {
             TestClientTransport::Line(_) => String::new(),
-            TestClientTransport::Http(http) => http.went.lock().join("\n"),
+            TestClientTransport::Http(http) => http.history.lock().join("\n"),
         }
     }
 
@@ -270,17 +270,17 @@ impl McpTestClient {
     /// Closes the input of the program, and waits for its end.
     pub(crate) fn hang_up(mut self) -> ExitStatus {
         self.close_input();
-        self.ended()
+        self.wait_for_exit()
     }
 
     /// Closes the input of the program.
     pub(crate) fn close_input(&mut self) {
-        self.way = TestClientTransport::Line(None);
+        self.transport = TestClientTransport::Line(None);
     }
 
     /// Breaks every connection, like a client that lost its network.
     pub(crate) fn disconnect(&self) {
-        if let TestClientTransport::Http(http) = &self.way {
+        if let TestClientTransport::Http(http) = &self.transport {
             for connection in http.open.lock().drain(..) {
                 let _ = connection.shutdown(Shutdown::Both);
             }
@@ -289,25 +289,25 @@ impl McpTestClient {
 
     /// Returns the id of the last event that had one.
     pub(crate) fn last_event(&self) -> Option<String> {
-        let TestClientTransport::Http(http) = &self.way else { panic!("only HTTP has events") };
+        let TestClientTransport::Http(http) = &self.transport else { panic!("only HTTP has events") };
         http.last_event.lock().clone()
     }
 
     /// Opens the stream for messages that belong to no request, over HTTP. They are received like all others.
     pub(crate) fn listen(&self) {
-        if let TestClientTransport::Http(http) = &self.way {
+        if let TestClientTransport::Http(http) = &self.transport {
             http.ask("GET", "", b"", ResponseWait::No);
         }
     }
 
     /// Resumes that stream after this event. Its messages are received like all others.
     pub(crate) fn listen_behind(&self, event: &str) {
-        let TestClientTransport::Http(http) = &self.way else { panic!("only HTTP has events") };
+        let TestClientTransport::Http(http) = &self.transport else { panic!("only HTTP has events") };
         http.listen(event);
     }
 
     /// Waits for the end of the program.
-    pub(crate) fn ended(&mut self) -> ExitStatus {
+    pub(crate) fn wait_for_exit(&mut self) -> ExitStatus {
         self.child.as_mut().expect("it has a gateway of its own").end()
     }
 }
@@ -322,7 +322,7 @@ struct HttpTestTransport {
     open: Arc<Mutex<Vec<TcpStream>>>,
     last_event: Arc<Mutex<Option<String>>>,
     /// Per connection: the request, the answer, and the end of the connection.
-    went: Arc<Mutex<Vec<String>>>,
+    history: Arc<Mutex<Vec<String>>>,
 }
 
 #[derive(PartialEq)]
@@ -359,23 +359,23 @@ impl HttpTestTransport {
         let sent = stream.write_all(&[head.as_bytes(), body].concat());
         let beginning: String = String::from_utf8_lossy(body).chars().take(120).collect();
         let number = {
-            let mut went = self.went.lock();
-            went.push(format!("{method} {beginning}: sent {sent:?}"));
-            went.len() - 1
+            let mut history = self.history.lock();
+            history.push(format!("{method} {beginning}: sent {sent:?}"));
+            history.len() - 1
         };
         self.open.lock().push(stream.try_clone().unwrap());
         let (session, messages) = (self.session.clone(), self.messages.clone());
-        let (last_event, went) = (self.last_event.clone(), self.went.clone());
+        let (last_event, history) = (self.last_event.clone(), self.history.clone());
         let reading = thread::spawn(move || {
             let mut lines = BufReader::new(&stream).lines();
-            let ended = loop {
+            let end_reason = loop {
                 let line = match lines.next() {
                     Some(Ok(line)) => line,
                     Some(Err(problem)) => break problem.to_string(),
                     None => break "closed".to_owned(),
                 };
                 if line.starts_with("HTTP/1.1 ") {
-                    went.lock()[number].push_str(&format!(", {line}"));
+                    history.lock()[number].push_str(&format!(", {line}"));
                 }
                 if let Some(id) = line.strip_prefix("mcp-session-id: ") {
                     *session.lock() = Some(id.to_owned());
@@ -389,7 +389,7 @@ impl HttpTestTransport {
                     let _ = messages.send(message);
                 }
             };
-            went.lock()[number].push_str(&format!(", {ended}"));
+            history.lock()[number].push_str(&format!(", {end_reason}"));
             // The client closes a connection when it is done with it.
             let _ = stream.shutdown(Shutdown::Both);
         });
@@ -425,7 +425,7 @@ pub(crate) struct ToolResponse {
     pub(crate) code: Option<String>,
     pub(crate) from_cache: bool,
     /// The `_meta` of the gateway.
-    pub(crate) ours: Value,
+    pub(crate) gateway_meta: Value,
     /// The structured content of the tool.
     pub(crate) structured: Value,
 }
@@ -433,15 +433,15 @@ pub(crate) struct ToolResponse {
 impl ToolResponse {
     pub(crate) fn of(message: &Value) -> Self {
         let result = &message["result"];
-        let ours = &result["_meta"]["dev.steadfast/result"];
+        let gateway_meta = &result["_meta"]["dev.steadfast/result"];
         let blocks = result["content"].as_array().map(Vec::as_slice).unwrap_or_default();
         let texts: Vec<_> = blocks.iter().filter_map(|block| block["text"].as_str()).collect();
         Self {
             text: texts.join("\n"),
             is_error: result["isError"] == true || message.get("error").is_some(),
-            code: ours["error"]["code"].as_str().map(str::to_owned),
-            from_cache: ours["fromCache"] == true,
-            ours: ours.clone(),
+            code: gateway_meta["error"]["code"].as_str().map(str::to_owned),
+            from_cache: gateway_meta["fromCache"] == true,
+            gateway_meta: gateway_meta.clone(),
             structured: result["structuredContent"].clone(),
         }
     }

@@ -212,11 +212,11 @@ fn script(name: &str) -> PathBuf {
 /// Returns a program with this folder as its home, which finds the installed Node and libraries.
 fn program(folder: &Path, path: impl AsRef<Path>) -> Command {
     let inherited = env::var_os("PATH").unwrap_or_default();
-    let ours = std::iter::once(installed().join(".bin"));
+    let installed_bin = std::iter::once(installed().join(".bin"));
     let log = fs::OpenOptions::new().create(true).append(true).open(folder.join("log")).unwrap();
     let mut command = Command::new(path.as_ref());
     command.current_dir(folder).env("HOME", folder).env_remove("XDG_STATE_HOME").stderr(log);
-    command.env("PATH", env::join_paths(ours.chain(env::split_paths(&inherited))).unwrap());
+    command.env("PATH", env::join_paths(installed_bin.chain(env::split_paths(&inherited))).unwrap());
     command.env("NODE_PATH", installed());
     command
 }

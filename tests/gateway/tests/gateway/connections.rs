@@ -39,13 +39,13 @@ fn operator(address: SocketAddr, path: &str) -> RawResponse {
 /// Opens connections on which nothing arrives, or only the beginning of a request.
 fn half_open(address: SocketAddr, many: usize) -> Vec<TcpStream> {
     let beginnings = ["", "P", "POST /mcp HTTP/1.1\r\nhost: x\r\n"];
-    let begun = |beginning: &str| {
+    let start_request = |beginning: &str| {
         let mut stream = TcpStream::connect(address).unwrap();
         // Some may have been closed before.
         let _ = stream.write_all(beginning.as_bytes());
         stream
     };
-    beginnings.iter().cycle().take(many).map(|beginning| begun(beginning)).collect()
+    beginnings.iter().cycle().take(many).map(|beginning| start_request(beginning)).collect()
 }
 
 /// Checks that regular clients are answered.
@@ -70,9 +70,12 @@ fn sf_5_half_open_connections_block_no_client() {
     // A connection that was closed to make room gets a response, unless it had sent nothing that could be answered.
     let mut first = &waiting[1];
     first.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut told = String::new();
-    first.read_to_string(&mut told).unwrap();
-    assert!(told.starts_with("HTTP/1.1 503 ") && told.contains("\r\nretry-after: 1\r\n"), "{told:?}");
+    let mut response = String::new();
+    first.read_to_string(&mut response).unwrap();
+    assert!(
+        response.starts_with("HTTP/1.1 503 ") && response.contains("\r\nretry-after: 1\r\n"),
+        "{response:?}"
+    );
     drop(waiting);
     all_is_well(client.address());
 }
@@ -83,12 +86,12 @@ fn sf_5_idle_connections_block_no_client() {
     many_files();
     let world = GatewayWorld::of("sf_5_idle", "", TestTransport::Http, TestTransport::Stdio);
     let client = gateway(&world, |command| command);
-    let kept = |_| {
-        let mut kept = PersistentConnection::to(client.address());
-        kept.ask(&get(client.address(), "/healthz"));
-        kept
+    let open_idle = |_| {
+        let mut connection = PersistentConnection::to(client.address());
+        connection.ask(&get(client.address(), "/healthz"));
+        connection
     };
-    let _idle: Vec<_> = (0..1_150).map(kept).collect();
+    let _idle: Vec<_> = (0..1_150).map(open_idle).collect();
     all_is_well(client.address());
 }
 
@@ -140,9 +143,9 @@ fn listen(address: SocketAddr, token: Option<&str>) -> Result<TcpStream, RawResp
 }
 
 fn is_full(refused: &RawResponse) -> bool {
-    let says_when =
+    let has_retry_after =
         refused.header("retry-after").is_some_and(|wait| wait.parse::<u64>().is_ok_and(|wait| wait > 0));
-    refused.status == 503 && says_when && serde_json::from_slice::<Value>(&refused.body).is_ok()
+    refused.status == 503 && has_retry_after && serde_json::from_slice::<Value>(&refused.body).is_ok()
 }
 
 const ANN: &str = "ann-has-this-token";

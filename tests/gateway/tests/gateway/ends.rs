@@ -21,10 +21,14 @@ fn gr_9_a_gateway_killed_during_a_write_does_not_run_it_again() {
     world.until("pay a", 1);
     let server = world.server();
     kill(client.pid());
-    client.ended();
+    client.wait_for_exit();
     wait(|| !is_running(server), || "the end of the server after its gateway".to_owned());
-    let said = world.client().call("pay", arguments);
-    assert_eq!((said.is_error, said.code.as_deref()), (true, Some("outcome_unknown")), "{said:?}");
+    let response = world.client().call("pay", arguments);
+    assert_eq!(
+        (response.is_error, response.code.as_deref()),
+        (true, Some("outcome_unknown")),
+        "{response:?}"
+    );
     assert_eq!(world.count("pay a"), 1);
 }
 
@@ -43,10 +47,14 @@ fn gr_9_the_session_of_an_http_client_survives_a_gateway_that_was_killed() {
         client.send_call("pay", arguments.clone());
         world.until("pay a", 1);
         kill(client.pid());
-        client.ended();
+        client.wait_for_exit();
         client.moves_to(world.wrap(&listen));
-        let said = client.call("pay", arguments);
-        assert_eq!((said.is_error, said.code.as_deref()), (true, Some("outcome_unknown")), "{said:?}");
+        let response = client.call("pay", arguments);
+        assert_eq!(
+            (response.is_error, response.code.as_deref()),
+            (true, Some("outcome_unknown")),
+            "{response:?}"
+        );
         assert_eq!(world.count("pay a"), 1);
         assert_eq!(client.call("pay", json!({ "id": "b" })).text, "pay b, run 1", "without a new handshake");
         assert_eq!(world.count("initialize"), 2, "the server was told again what its client said");
@@ -66,7 +74,7 @@ fn lost_in_a_call(client: &mut McpTestClient, tool: &str, arguments: Value) -> (
 /// Kills the gateway and starts another one, which its client uses from then on.
 fn killed_and_started(world: &GatewayWorld, client: &mut McpTestClient) {
     kill(client.pid());
-    client.ended();
+    client.wait_for_exit();
     client.moves_to(world.wrap(&LISTEN));
 }
 
@@ -90,10 +98,14 @@ fn gr_9_a_client_that_resumes_its_stream_after_the_gateway_was_killed_gets_the_a
             || client.call("pay", pay.clone()).text == "pay a, run 2",
             || format!("another run: {:?}", world.ledger()),
         );
-        client.heard.clear();
+        client.received.clear();
         client.listen_behind(&last);
         assert_eq!(client.call("pay", json!({ "id": "b" })).text, "pay b, run 1");
-        assert!(client.heard.iter().all(|message| message["id"] != id), "given again: {:?}", client.heard);
+        assert!(
+            client.received.iter().all(|message| message["id"] != id),
+            "given again: {:?}",
+            client.received
+        );
     }
 }
 
@@ -113,10 +125,10 @@ fn gr_9_a_client_that_resumes_its_stream_gets_the_unknown_outcome_of_a_write() {
     let answer = client.answer(id);
     assert_eq!(ToolResponse::of(&answer).code.as_deref(), Some("outcome_unknown"), "{answer}");
     assert_eq!(world.count("pay a"), 1);
-    let said = client.call("pay", pay);
-    assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
+    let response = client.call("pay", pay);
+    assert_eq!(response.code.as_deref(), Some("outcome_unknown"), "{response:?}");
     assert_eq!(world.count("pay a"), 1);
-    assert!(client.heard.iter().all(|message| message["id"] != look), "{:?}", client.heard);
+    assert!(client.received.iter().all(|message| message["id"] != look), "{:?}", client.received);
 }
 
 #[test]
@@ -135,7 +147,7 @@ fn sf_7_what_one_client_missed_is_not_given_to_another() {
     assert!(!other.call("look", json!({ "id": "x" })).is_error);
     client.listen_behind(&last);
     assert_eq!(ToolResponse::of(&client.answer(id)).text, "pay a, run 1");
-    assert!(other.heard.is_empty(), "{:?}", other.heard);
+    assert!(other.received.is_empty(), "{:?}", other.received);
 }
 
 #[test]
@@ -143,8 +155,8 @@ fn a_missing_command_is_reported_to_the_client() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast-tested"));
     command.args(["wrap", "--store", "memory", "--", "no-such-server"]);
     let answer = McpTestClient::on_streams(command).initialize();
-    let said = answer["error"]["message"].as_str().unwrap_or_default().to_owned();
-    assert!(said.contains("no-such-server") && said.contains("PATH"), "{answer}");
+    let message = answer["error"]["message"].as_str().unwrap_or_default().to_owned();
+    assert!(message.contains("no-such-server") && message.contains("PATH"), "{answer}");
 }
 
 #[test]
@@ -152,9 +164,9 @@ fn sf_7_an_address_that_others_can_reach_needs_a_token() {
     let world = GatewayWorld::new("sf_7_no_token");
     let output =
         world.wrap(&["--listen", "0.0.0.0:0"]).stderr(std::process::Stdio::piped()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("STEADFAST_TOKEN"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("STEADFAST_TOKEN"), "{stderr}");
 }
 
 #[test]
@@ -196,7 +208,7 @@ fn nothing_is_left_behind_however_the_gateway_ends() {
         world.until("look a", 1);
         let server = world.server();
         assert!(Command::new("kill").args([signal, &client.pid().to_string()]).status().unwrap().success());
-        client.ended();
+        client.wait_for_exit();
         wait(|| !is_running(server), || format!("the end of the server after {signal}"));
     }
 }
@@ -261,7 +273,7 @@ fn a_client_that_has_closed_its_input_still_gets_its_answers() {
     fs::remove_file(slow).unwrap();
     client.close_input();
     assert!(client.answer(listed)["result"]["tools"].is_array());
-    assert!(client.ended().success());
+    assert!(client.wait_for_exit().success());
 }
 
 #[test]
@@ -270,10 +282,10 @@ fn a_server_that_stops_reading_delays_neither_clients_nor_shutdown() {
         let world = GatewayWorld::of("deaf", "", front, TestTransport::Http);
         let mut client = world.client();
         signal(world.server(), "-STOP");
-        client.tell("notifications/roots/list_changed", json!({}));
+        client.notify("notifications/roots/list_changed", json!({}));
         client.request("ping", json!({}));
         signal(client.pid(), "-TERM");
-        client.ended();
+        client.wait_for_exit();
     }
 }
 

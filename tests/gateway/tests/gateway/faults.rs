@@ -28,12 +28,12 @@ fn gr_8_a_server_killed_between_calls_is_back_for_the_next_and_the_session_goes_
 fn gr_1_a_server_that_dies_during_a_read_is_asked_again() {
     for world in GatewayWorld::every("gr_1_read", "") {
         let mut client = world.client();
-        let said = client.call("look", json!({ "id": "a", "fault": "die_after", "times": 1 }));
-        assert_eq!((said.text.as_str(), said.is_error), ("look a, run 2", false), "{said:?}");
+        let response = client.call("look", json!({ "id": "a", "fault": "die_after", "times": 1 }));
+        assert_eq!((response.text.as_str(), response.is_error), ("look a, run 2", false), "{response:?}");
         assert!(
-            client.heard.iter().all(|message| message.get("id").is_none()),
+            client.received.iter().all(|message| message.get("id").is_none()),
             "one answer: {:?}",
-            client.heard
+            client.received
         );
     }
 }
@@ -42,8 +42,12 @@ fn gr_1_a_server_that_dies_during_a_read_is_asked_again() {
 fn gr_8_a_write_whose_server_dies_is_not_retried_and_the_client_gets_an_unknown_outcome() {
     for world in GatewayWorld::every("gr_8_write", "") {
         let mut client = world.client();
-        let said = client.call("pay", json!({ "id": "a", "fault": "die_after", "times": 1 }));
-        assert_eq!((said.is_error, said.code.as_deref()), (true, Some("outcome_unknown")), "{said:?}");
+        let response = client.call("pay", json!({ "id": "a", "fault": "die_after", "times": 1 }));
+        assert_eq!(
+            (response.is_error, response.code.as_deref()),
+            (true, Some("outcome_unknown")),
+            "{response:?}"
+        );
         assert_eq!(world.count("pay a"), 1);
         assert_eq!(client.call("pay", json!({ "id": "b" })).text, "pay b, run 1", "the session goes on");
     }
@@ -56,8 +60,12 @@ fn gr_7_a_server_that_hangs_gets_a_cancellation_and_the_client_is_answered() {
         concat!(soon_settled!(), "[tools.\"bank/pay\"]\ntimeout = \"3s\"\n"),
         |world| {
             let mut client = world.client();
-            let said = client.call("pay", json!({ "id": "a", "fault": "hang" }));
-            assert_eq!((said.is_error, said.code.as_deref()), (true, Some("outcome_unknown")), "{said:?}");
+            let response = client.call("pay", json!({ "id": "a", "fault": "hang" }));
+            assert_eq!(
+                (response.is_error, response.code.as_deref()),
+                (true, Some("outcome_unknown")),
+                "{response:?}"
+            );
             world.until("cancelled", 1);
             assert_eq!(
                 client.call("draw", json!({ "id": "b" })).text,
@@ -81,7 +89,7 @@ fn gr_4_a_heartbeat_during_a_call_that_hangs_is_answered_while_it_hangs() {
         client.request("ping", json!({}));
         // The server's own answers do not wait for it either.
         assert!(client.request("tools/list", json!({}))["result"].is_object());
-        assert!(client.heard.is_empty(), "the call still hangs: {:?}", client.heard);
+        assert!(client.received.is_empty(), "the call still hangs: {:?}", client.received);
     }
 }
 
@@ -89,13 +97,13 @@ fn gr_4_a_heartbeat_during_a_call_that_hangs_is_answered_while_it_hangs() {
 fn gr_2_a_permanent_error_is_passed_on_at_once_and_as_it_came() {
     for world in GatewayWorld::every("gr_2_permanent", "") {
         let mut client = world.client();
-        let said = client.call("nothing", json!({ "id": "a" }));
-        assert!(said.is_error && said.text.starts_with("Unknown tool: nothing"), "{said:?}");
+        let response = client.call("nothing", json!({ "id": "a" }));
+        assert!(response.is_error && response.text.starts_with("Unknown tool: nothing"), "{response:?}");
         assert!(!client.call("look", json!({ "id": "a" })).is_error);
         // Even calls that are safe to repeat run once.
         for (id, words) in [("b", "Invalid airport code: XYZ"), ("c", "Authentication failed (401)")] {
-            let said = client.call("look", json!({ "id": id, "fault": "error", "text": words }));
-            assert_eq!((said.is_error, said.text.as_str()), (true, words), "{said:?}");
+            let response = client.call("look", json!({ "id": id, "fault": "error", "text": words }));
+            assert_eq!((response.is_error, response.text.as_str()), (true, words), "{response:?}");
             assert_eq!(world.count(&format!("look {id}")), 1, "{words}");
         }
     }
@@ -107,10 +115,17 @@ fn gr_3_an_overloaded_server_is_retried_until_its_breaker_opens_and_the_session_
         for front in [TestTransport::Stdio, TestTransport::Http] {
             let world = GatewayWorld::of("gr_3_503", "", front, back);
             let mut client = world.client();
-            let said = client.call("look", json!({ "id": "a", "fault": "503", "times": 1 }));
-            assert_eq!(said.text, "look a, run 2", "after as long as it wanted to be left alone: {said:?}");
-            let said = client.call("look", json!({ "id": "b", "fault": "503" }));
-            assert_eq!((said.is_error, said.code.as_deref()), (true, Some("retry_exhausted")), "{said:?}");
+            let response = client.call("look", json!({ "id": "a", "fault": "503", "times": 1 }));
+            assert_eq!(
+                response.text, "look a, run 2",
+                "after as long as it wanted to be left alone: {response:?}"
+            );
+            let response = client.call("look", json!({ "id": "b", "fault": "503" }));
+            assert_eq!(
+                (response.is_error, response.code.as_deref()),
+                (true, Some("retry_exhausted")),
+                "{response:?}"
+            );
             client.request("ping", json!({}));
         }
     }
@@ -148,7 +163,7 @@ fn a_client_that_goes_away_during_a_write_finds_the_answer_when_it_asks_again() 
             TestTransport::Stdio => {
                 client.close_input();
                 fs::remove_file(gate).unwrap();
-                assert!(client.ended().success());
+                assert!(client.wait_for_exit().success());
                 world.client()
             }
             TestTransport::Http => {
@@ -157,9 +172,13 @@ fn a_client_that_goes_away_during_a_write_finds_the_answer_when_it_asks_again() 
                 client
             }
         };
-        let said = again.call("pay", arguments);
-        assert_eq!((said.text.lines().next(), said.is_error), (Some("pay a, run 1"), false), "{said:?}");
-        assert!(said.from_cache, "{said:?}");
+        let response = again.call("pay", arguments);
+        assert_eq!(
+            (response.text.lines().next(), response.is_error),
+            (Some("pay a, run 1"), false),
+            "{response:?}"
+        );
+        assert!(response.from_cache, "{response:?}");
         assert_eq!(world.count("pay a"), 1);
     }
 }
@@ -170,9 +189,9 @@ fn a_client_that_hangs_up_after_every_answer_has_it_and_its_next_equal_call_is_a
         let TestTransport::Http = world.front else { continue };
         let mut client = world.client();
         let mut pay = || {
-            let said = client.call("pay", json!({ "id": "a" }));
+            let response = client.call("pay", json!({ "id": "a" }));
             client.disconnect();
-            said.text
+            response.text
         };
         assert_eq!(pay(), "pay a, run 1");
         // The client may call again before its disconnect is noticed. Then the call waits for that, for a few seconds.
@@ -187,16 +206,16 @@ fn an_answer_that_crosses_a_cancel_was_not_delivered_and_an_equal_call_gets_it()
     for world in GatewayWorld::every("crosses", "") {
         let mut client = world.client();
         // The client keeps its connection. If it closed it after the answer, the answer would count as delivered.
-        let mut kept =
+        let mut connection =
             (world.front == TestTransport::Http).then(|| PersistentConnection::to(client.address()));
-        let mut say = |message: Value| match &mut kept {
+        let mut exchange = |message: Value| match &mut connection {
             None => {
-                client.say(&message.to_string());
+                client.send_line(&message.to_string());
                 message["id"].as_u64().map(|id| client.answer(id))
             }
-            Some(kept) => {
+            Some(connection) => {
                 let request = RawRequest::to(client.address()).header("mcp-session-id", &client.session());
-                serde_json::from_slice(&kept.ask(&request.body(message.to_string()))).ok()
+                serde_json::from_slice(&connection.ask(&request.body(message.to_string()))).ok()
             }
         };
         let call = |id: u64, name: &str| {
@@ -206,19 +225,19 @@ fn an_answer_that_crosses_a_cancel_was_not_delivered_and_an_equal_call_gets_it()
         // An answer counts as delivered after five seconds, whatever arrives later.
         let mut crosses = |id: u64| {
             let began = Instant::now();
-            say(call(id, &format!("a{id}")));
+            exchange(call(id, &format!("a{id}")));
             let params = json!({ "requestId": id });
-            say(json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params }));
-            say(json!({ "jsonrpc": "2.0", "id": id + 1, "method": "ping" }));
+            exchange(json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params }));
+            exchange(json!({ "jsonrpc": "2.0", "id": id + 1, "method": "ping" }));
             began.elapsed() < Duration::from_secs(5)
         };
         let id = (1000..).step_by(4).find(|id| crosses(*id)).unwrap();
         let name = format!("a{id}");
-        let said = ToolResponse::of(&say(call(id + 2, &name)).unwrap());
-        assert!(said.from_cache, "{said:?}");
+        let response = ToolResponse::of(&exchange(call(id + 2, &name)).unwrap());
+        assert!(response.from_cache, "{response:?}");
         assert_eq!(world.count(&format!("pay {name}")), 1);
-        let said = ToolResponse::of(&say(call(id + 3, &name)).unwrap());
-        assert_eq!(said.text, format!("pay {name}, run 2"), "that one has arrived");
+        let response = ToolResponse::of(&exchange(call(id + 3, &name)).unwrap());
+        assert_eq!(response.text, format!("pay {name}, run 2"), "that one has arrived");
     }
 }
 
@@ -248,17 +267,20 @@ fn a_client_that_never_lists_the_tools_is_protected_from_its_first_call_on() {
     for world in GatewayWorld::every("never_lists", "") {
         let mut client = world.new_client();
         client.initialize();
-        let said = client.call("look", json!({ "id": "a", "fault": "die_after", "times": 1 }));
-        assert_eq!(said.text, "look a, run 2", "what only reads is asked again: {said:?}");
-        let said = client.call("pay", json!({ "id": "b", "fault": "die_after", "times": 1 }));
-        assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
+        let response = client.call("look", json!({ "id": "a", "fault": "die_after", "times": 1 }));
+        assert_eq!(response.text, "look a, run 2", "what only reads is asked again: {response:?}");
+        let response = client.call("pay", json!({ "id": "b", "fault": "die_after", "times": 1 }));
+        assert_eq!(response.code.as_deref(), Some("outcome_unknown"), "{response:?}");
         // The end of a remote server cannot be observed, so there is nothing to check yet.
         if !world.is_remote() {
-            assert!(said.text.contains("for example with look"), "it is told what to check with: {said:?}");
+            assert!(
+                response.text.contains("for example with look"),
+                "it is told what to check with: {response:?}"
+            );
         }
         assert_eq!(world.count("pay b"), 1);
     }
-    let asks = |mode: &str| {
+    let list_requests = |mode: &str| {
         let world = GatewayWorld::of(
             "never_lists_mode",
             &format!("mode = \"{mode}\"\n"),
@@ -273,9 +295,9 @@ fn a_client_that_never_lists_the_tools_is_protected_from_its_first_call_on() {
         }
         world.count("tools/list")
     };
-    assert_eq!(asks("enforce"), 1, "it is asked once");
+    assert_eq!(list_requests("enforce"), 1, "it is asked once");
     // With all mechanisms off, the gateway lists no tools by itself.
-    assert_eq!(asks("off"), 0);
+    assert_eq!(list_requests("off"), 0);
 }
 
 #[test]
@@ -286,20 +308,24 @@ fn other_output_of_a_server_beside_its_answer_does_no_harm() {
             client.call("look", json!({ "id": "garbage", "fault": "garbage" })).text,
             "look garbage, run 1"
         );
-        let said = client.call("look", json!({ "id": "half", "fault": "half_line", "times": 1 }));
-        assert_eq!(said.text, "look half, run 2");
+        let response = client.call("look", json!({ "id": "half", "fault": "half_line", "times": 1 }));
+        assert_eq!(response.text, "look half, run 2");
         // The same around a write: garbage beside the answer changes nothing, and half an answer is none.
-        let said = client.call("pay", json!({ "id": "garbage", "fault": "garbage" }));
-        assert_eq!(said.text, "pay garbage, run 1");
-        let said = client.call("pay", json!({ "id": "half", "fault": "half_line", "times": 1 }));
-        assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
+        let response = client.call("pay", json!({ "id": "garbage", "fault": "garbage" }));
+        assert_eq!(response.text, "pay garbage, run 1");
+        let response = client.call("pay", json!({ "id": "half", "fault": "half_line", "times": 1 }));
+        assert_eq!(response.code.as_deref(), Some("outcome_unknown"), "{response:?}");
         assert_eq!((world.count("pay garbage"), world.count("pay half")), (1, 1));
-        let said = client.call("look", json!({ "id": "flood", "fault": "flood", "size": 5_000 }));
-        assert_eq!(said.text, "look flood, run 1");
-        let told = client.heard.iter().filter(|message| message["method"] == "notifications/message").count();
-        assert!(told == 5_000 || (world.front == TestTransport::Http && told > 0), "{told}");
-        let said = client.call("look", json!({ "id": "long", "fault": "long_line", "size": 50 << 20 }));
-        assert_eq!(said.text.len(), 50 << 20);
+        let response = client.call("look", json!({ "id": "flood", "fault": "flood", "size": 5_000 }));
+        assert_eq!(response.text, "look flood, run 1");
+        let notification_count =
+            client.received.iter().filter(|message| message["method"] == "notifications/message").count();
+        assert!(
+            notification_count == 5_000 || (world.front == TestTransport::Http && notification_count > 0),
+            "{notification_count}"
+        );
+        let response = client.call("look", json!({ "id": "long", "fault": "long_line", "size": 50 << 20 }));
+        assert_eq!(response.text.len(), 50 << 20);
         client.request("ping", json!({}));
     }
 }
@@ -325,8 +351,9 @@ fn gr_7_a_call_that_reports_progress_is_not_cancelled_and_its_client_receives_th
         let params = json!({ "name": "look", "arguments": arguments, "_meta": { "progressToken": "mine" } });
         let answer = client.request("tools/call", params);
         assert_eq!(ToolResponse::of(&answer).text, "look a, run 1");
-        let steps: Vec<_> = client.heard.iter().filter(|m| m["method"] == "notifications/progress").collect();
-        assert_eq!(steps.len(), 5, "{:?}", client.heard);
+        let steps: Vec<_> =
+            client.received.iter().filter(|m| m["method"] == "notifications/progress").collect();
+        assert_eq!(steps.len(), 5, "{:?}", client.received);
         assert!(steps.iter().all(|step| step["params"]["progressToken"] == "mine"));
     }
 }
@@ -338,7 +365,7 @@ fn an_invalid_message_is_answered_with_an_error_and_the_session_continues() {
         for (line, code) in
             [("{not json", -32700), ("[]", -32600), ("17", -32600), ("{\"jsonrpc\":\"2.0\"}", -32600)]
         {
-            client.say(line);
+            client.send_line(line);
             assert_eq!(client.next()["error"]["code"], code, "{line}");
         }
         assert_eq!(client.call("look", json!({ "id": "a" })).text, "look a, run 1");
@@ -349,13 +376,13 @@ fn an_invalid_message_is_answered_with_an_error_and_the_session_continues() {
 fn tg_1_a_loop_of_malformed_calls_is_stopped() {
     for world in GatewayWorld::every("tg_1_loop", "") {
         let mut client = world.client();
-        let mut said: Vec<_> = (0..4).map(|_| client.call("pay", json!({}))).collect();
+        let mut responses: Vec<_> = (0..4).map(|_| client.call("pay", json!({}))).collect();
         assert_eq!(client.call("look", json!({ "id": "a" })).text, "look a, run 1", "another tool is free");
-        said.extend((4..12).map(|_| client.call("pay", json!({}))));
-        assert!(said.iter().all(|said| said.is_error), "{said:?}");
-        assert!(said[0].text.contains("[NON-RETRYABLE]"), "{:?}", said[0]);
+        responses.extend((4..12).map(|_| client.call("pay", json!({}))));
+        assert!(responses.iter().all(|response| response.is_error), "{responses:?}");
+        assert!(responses[0].text.contains("[NON-RETRYABLE]"), "{:?}", responses[0]);
         let is_stop = |code: &str| ["loop_detected", "tool_error_limit"].contains(&code);
-        assert!(said[11].code.as_deref().is_some_and(is_stop), "{:?}", said[11]);
+        assert!(responses[11].code.as_deref().is_some_and(is_stop), "{:?}", responses[11]);
         assert_eq!(world.count("refused pay"), 2, "{:?}", world.ledger());
         client.request("ping", json!({}));
     }
@@ -367,7 +394,7 @@ fn sf_5_a_client_with_too_many_requests_is_refused_and_continues() {
     let mut client = world.client();
     let waiting: Vec<u64> = (0..1024).map(|_| client.send("test/silence", json!({}))).collect();
     assert_eq!(client.request("test/echo", json!({}))["error"]["code"], -31_003);
-    client.tell("notifications/cancelled", json!({ "requestId": waiting[0] }));
+    client.notify("notifications/cancelled", json!({ "requestId": waiting[0] }));
     assert!(client.request("test/echo", json!({}))["result"].is_object());
 }
 
@@ -383,13 +410,13 @@ fn an_open_breaker_of_a_missing_server_refuses_other_requests_too() {
     let mut command = world.wrap_alone(&["--name", "bank", "--url", "http://127.0.0.1:1/mcp"]);
     command.args(["--store", "memory"]);
     let mut client = McpTestClient::on_streams(command);
-    let said: Vec<String> = (0..4)
+    let messages: Vec<String> = (0..4)
         .map(|_| client.request("tools/list", json!({}))["error"]["message"].as_str().unwrap().to_owned())
         .collect();
     // Each is tried three times, and after the fifth failure in a row not at all.
-    assert!(!said[0].contains("circuit breaker is open"), "{said:?}");
-    for later in &said[2..] {
-        assert!(later.contains("circuit breaker is open; try again in"), "{said:?}");
+    assert!(!messages[0].contains("circuit breaker is open"), "{messages:?}");
+    for later in &messages[2..] {
+        assert!(later.contains("circuit breaker is open; try again in"), "{messages:?}");
     }
 }
 
@@ -398,8 +425,8 @@ fn sf_4_a_call_with_long_arguments_is_carried_like_any_other() {
     for world in GatewayWorld::every("long_arguments", "") {
         let mut client = world.client();
         let text = "x".repeat(3 << 20);
-        let said = client.call("pay", json!({ "id": "a", "fault": "text", "text": text }));
-        assert!(!said.is_error && said.text == text, "{} bytes came back", said.text.len());
+        let response = client.call("pay", json!({ "id": "a", "fault": "text", "text": text }));
+        assert!(!response.is_error && response.text == text, "{} bytes came back", response.text.len());
         assert_eq!(world.count("pay a"), 1);
     }
 }
@@ -413,8 +440,8 @@ fn a_server_elsewhere_is_not_believed_that_its_tool_only_reads() {
         let mut client = McpTestClient::on_streams(world.wrap_alone(&["--url", &world.url(host)]));
         client.initialize();
         client.request("tools/list", json!({}));
-        let said = client.call("look", json!({ "id": "a", "fault": "die_after", "times": 1 }));
-        assert_eq!(said.code.as_deref(), code, "{host}: {said:?}");
+        let response = client.call("look", json!({ "id": "a", "fault": "die_after", "times": 1 }));
+        assert_eq!(response.code.as_deref(), code, "{host}: {response:?}");
         assert_eq!(world.count("look a"), if code.is_none() { 2 } else { 1 }, "{host}");
     }
 }
@@ -426,8 +453,8 @@ fn an_answer_counts_that_comes_before_its_server_receives_the_cancellation() {
     let mut client = world.client();
     let (_deaf, gate) = (world.set_behavior("deaf"), world.set_behavior("gate"));
     let arguments = json!({ "id": "a", "fault": "gate" });
-    let said = client.call_keyed("pay", arguments.clone(), "k");
-    assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
+    let response = client.call_keyed("pay", arguments.clone(), "k");
+    assert_eq!(response.code.as_deref(), Some("outcome_unknown"), "{response:?}");
     fs::remove_file(gate).unwrap();
     wait(
         || client.call_keyed("pay", arguments.clone(), "k").text == "pay a, run 1",
@@ -453,12 +480,12 @@ fn sf_12_a_call_that_waits_for_a_new_session_was_not_sent_and_can_be_made_again(
             let server = world.server();
             kill(server);
             wait(|| world.server() != server, || "the next server".to_owned());
-            let said = client.call_keyed("pay", json!({ "id": status }), status);
-            assert_ne!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
-            assert!(said.is_error && world.count("refused initialize") > 0, "{said:?}");
+            let response = client.call_keyed("pay", json!({ "id": status }), status);
+            assert_ne!(response.code.as_deref(), Some("outcome_unknown"), "{response:?}");
+            assert!(response.is_error && world.count("refused initialize") > 0, "{response:?}");
             fs::remove_file(&refusing).unwrap();
-            let said = client.call_keyed("pay", json!({ "id": status }), status);
-            assert_eq!(said.text, format!("pay {status}, run 1"), "{said:?}");
+            let response = client.call_keyed("pay", json!({ "id": status }), status);
+            assert_eq!(response.text, format!("pay {status}, run 1"), "{response:?}");
         }
     }
 }

@@ -54,15 +54,18 @@ fn tg_1_the_second_identical_failure_is_reported_as_a_loop_and_the_third_is_not_
 fn tg_1_a_loop_is_seen_although_each_call_has_a_trace_of_its_own() {
     GatewayWorld::each("tg_1_traced", "", |world| {
         let mut client = world.client();
-        let said: Vec<_> = (0..12)
+        let responses: Vec<_> = (0..12)
             .map(|number| {
                 let trace = format!("00-{number:032x}-b7ad6b7169203331-01");
                 client.call_with("look", json!({}), json!({ "traceparent": trace }))
             })
             .collect();
-        assert!(said[1].text.contains("[LOOP DETECTED]"), "{:?}", said[1]);
+        assert!(responses[1].text.contains("[LOOP DETECTED]"), "{:?}", responses[1]);
         let is_stop = |code: &str| ["loop_detected", "tool_error_limit"].contains(&code);
-        assert!(said[2..].iter().all(|said| said.code.as_deref().is_some_and(is_stop)), "{said:?}");
+        assert!(
+            responses[2..].iter().all(|response| response.code.as_deref().is_some_and(is_stop)),
+            "{responses:?}"
+        );
         assert_eq!(world.count("refused look"), 2, "{:?}", world.ledger());
     });
 }
@@ -88,8 +91,8 @@ fn tg_1_a_tool_that_its_server_takes_away_and_brings_back_is_no_loop_any_more() 
         assert!(!is_listed(&list(&mut client)));
         fs::write(&names, "extra\n").unwrap();
         assert!(is_listed(&list(&mut client)));
-        let said = client.call("extra", json!({}));
-        assert!(said.is_error && said.code.as_deref() != Some("loop_detected"), "{said:?}");
+        let response = client.call("extra", json!({}));
+        assert!(response.is_error && response.code.as_deref() != Some("loop_detected"), "{response:?}");
         assert_eq!(world.count("refused extra"), 3, "{:?}", world.ledger());
     });
 }
@@ -98,12 +101,15 @@ fn tg_1_a_tool_that_its_server_takes_away_and_brings_back_is_no_loop_any_more() 
 fn tg_2_the_fifth_failure_of_a_turn_stops_its_tools() {
     GatewayWorld::each("tg_2_cap", "trust.mode = \"off\"\n", |world| {
         let mut client = world.client();
-        let mut said = Vec::new();
+        let mut responses = Vec::new();
         for tool in ["pay", "look", "draw", "fold", "send"] {
-            said.push(in_turn(&mut client, "1", tool, fails(tool)));
+            responses.push(in_turn(&mut client, "1", tool, fails(tool)));
         }
-        assert!(said[..4].iter().all(|said| !said.text.contains("[TOOL ERROR LIMIT]")), "{said:?}");
-        assert!(said[4].text.contains("[TOOL ERROR LIMIT] 5"), "{:?}", said[4]);
+        assert!(
+            responses[..4].iter().all(|response| !response.text.contains("[TOOL ERROR LIMIT]")),
+            "{responses:?}"
+        );
+        assert!(responses[4].text.contains("[TOOL ERROR LIMIT] 5"), "{:?}", responses[4]);
         let refused = in_turn(&mut client, "1", "sort", json!({ "id": "good" }));
         assert_eq!(
             (refused.is_error, refused.code.as_deref()),
@@ -122,12 +128,12 @@ fn tg_3_successes_do_not_count_towards_any_limit() {
         let mut client = world.client();
         for number in 0..4 {
             for good in 0..5 {
-                let said =
+                let response =
                     in_turn(&mut client, "1", "look", json!({ "id": format!("good {number} {good}") }));
-                assert!(!said.is_error, "{said:?}");
+                assert!(!response.is_error, "{response:?}");
             }
-            let said = in_turn(&mut client, "1", "look", fails(&number.to_string()));
-            assert!(said.is_error && !said.text.contains("[TOOL ERROR LIMIT]"), "{said:?}");
+            let response = in_turn(&mut client, "1", "look", fails(&number.to_string()));
+            assert!(response.is_error && !response.text.contains("[TOOL ERROR LIMIT]"), "{response:?}");
         }
         assert_eq!(in_turn(&mut client, "1", "pay", json!({ "id": "a" })).text, "pay a, run 1");
         assert!(in_turn(&mut client, "1", "draw", fails("last")).text.contains("[TOOL ERROR LIMIT] 5"));
@@ -148,17 +154,20 @@ fn tg_4_a_missing_parameter_is_not_worth_a_retry_and_a_time_out_is() {
         .enumerate()
         {
             let id = format!("bad {number}");
-            let said = client.call("look", json!({ "id": id, "fault": "error", "text": text }));
-            assert!(said.text.contains(text) && said.text.contains("[NON-RETRYABLE]"), "{said:?}");
+            let response = client.call("look", json!({ "id": id, "fault": "error", "text": text }));
+            assert!(
+                response.text.contains(text) && response.text.contains("[NON-RETRYABLE]"),
+                "{response:?}"
+            );
             assert_eq!(world.count(&format!("look {id}")), 1);
             client.call("sort", json!({ "id": id }));
         }
         let slow = json!({ "id": "slow", "fault": "error", "text": "request timed out", "times": 2 });
-        let said = client.call("look", slow);
-        assert_eq!((said.text.as_str(), said.is_error), ("look slow, run 3", false), "{said:?}");
+        let response = client.call("look", slow);
+        assert_eq!((response.text.as_str(), response.is_error), ("look slow, run 3", false), "{response:?}");
         let never = json!({ "id": "never", "fault": "error", "text": "ETIMEDOUT: request timed out" });
-        let said = client.call("look", never);
-        assert!(said.is_error && !said.text.contains("[NON-RETRYABLE]"), "{said:?}");
+        let response = client.call("look", never);
+        assert!(response.is_error && !response.text.contains("[NON-RETRYABLE]"), "{response:?}");
         assert!(world.count("look never") > 1);
     });
 }
@@ -211,11 +220,11 @@ fn tg_6_a_new_turn_starts_counting_from_zero() {
         let mut client = world.client();
         for turn in ["1", "2", "3"] {
             for number in 0..5 {
-                let said = in_turn(&mut client, turn, "look", fails(&format!("{turn} {number}")));
+                let response = in_turn(&mut client, turn, "look", fails(&format!("{turn} {number}")));
                 assert_eq!(
-                    said.text.contains("[TOOL ERROR LIMIT]"),
+                    response.text.contains("[TOOL ERROR LIMIT]"),
                     number == 4,
-                    "{turn} {number}: {said:?}"
+                    "{turn} {number}: {response:?}"
                 );
             }
             let refused = in_turn(&mut client, turn, "look", json!({ "id": "good" }));
@@ -224,8 +233,8 @@ fn tg_6_a_new_turn_starts_counting_from_zero() {
         assert_eq!(in_turn(&mut client, "4", "look", json!({ "id": "good" })).text, "look good, run 1");
         // One failure in each of two turns is no loop that would be refused.
         for turn in ["5", "6", "7"] {
-            let said = in_turn(&mut client, turn, "draw", fails("same"));
-            assert_ne!(said.code.as_deref(), Some("loop_detected"), "{turn}: {said:?}");
+            let response = in_turn(&mut client, turn, "draw", fails("same"));
+            assert_ne!(response.code.as_deref(), Some("loop_detected"), "{turn}: {response:?}");
         }
     });
 }
@@ -237,13 +246,14 @@ fn tg_7_limits_of_the_operator_are_the_ones_that_count() {
         "[guard]\nidentical = 3\nper_turn = 4\n[trust]\nmode = \"off\"\n",
         |world| {
             let mut client = world.client();
-            let mut said: Vec<_> = (0..3).map(|_| in_turn(&mut client, "1", "look", json!({}))).collect();
+            let mut responses: Vec<_> =
+                (0..3).map(|_| in_turn(&mut client, "1", "look", json!({}))).collect();
             assert!(
-                !said[1].text.contains("[LOOP DETECTED]") && said[2].text.contains("3 times"),
-                "{said:?}"
+                !responses[1].text.contains("[LOOP DETECTED]") && responses[2].text.contains("3 times"),
+                "{responses:?}"
             );
-            said.push(in_turn(&mut client, "1", "draw", fails("a")));
-            assert!(said[3].text.contains("[TOOL ERROR LIMIT] 4"), "{said:?}");
+            responses.push(in_turn(&mut client, "1", "draw", fails("a")));
+            assert!(responses[3].text.contains("[TOOL ERROR LIMIT] 4"), "{responses:?}");
             assert_eq!(
                 in_turn(&mut client, "1", "pay", json!({ "id": "a" })).code.as_deref(),
                 Some("tool_error_limit")
@@ -256,8 +266,8 @@ fn tg_7_limits_of_the_operator_are_the_ones_that_count() {
     let mut bare = off.bare();
     for _ in 0..12 {
         let params = json!({ "name": "look", "arguments": {} });
-        let ours = client.request("tools/call", params.clone());
-        assert_eq!(ours["result"], bare.request("tools/call", params)["result"]);
+        let through_gateway = client.request("tools/call", params.clone());
+        assert_eq!(through_gateway["result"], bare.request("tools/call", params)["result"]);
     }
 }
 
@@ -365,25 +375,25 @@ fn tg_9_legitimate_sequences_pass_untouched() {
             let _ = fs::remove_dir_all(world.folder().join(".local"));
             let (mut client, mut bare) = (world.client(), world.bare());
             // The arrival of an answer is known from its connection, which clients keep.
-            let mut kept =
+            let mut connection =
                 (world.front == TestTransport::Http).then(|| PersistentConnection::to(client.address()));
             for (number, (tool, arguments, meta)) in steps.iter().enumerate() {
                 let params = json!({ "name": tool, "arguments": arguments, "_meta": meta });
-                let ours = match &mut kept {
+                let through_gateway = match &mut connection {
                     None => client.request("tools/call", params.clone()),
-                    Some(kept) => {
+                    Some(connection) => {
                         let id = 1_000 + number;
                         let message =
                             json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params });
                         let request =
                             RawRequest::to(client.address()).header("mcp-session-id", &client.session());
-                        serde_json::from_slice(&kept.ask(&request.body(message.to_string()))).unwrap()
+                        serde_json::from_slice(&connection.ask(&request.body(message.to_string()))).unwrap()
                     }
                 };
-                let theirs = bare.request("tools/call", params);
+                let direct = bare.request("tools/call", params);
                 assert_eq!(
-                    ours["result"].to_string(),
-                    theirs["result"].to_string(),
+                    through_gateway["result"].to_string(),
+                    direct["result"].to_string(),
                     "{name}, step {}",
                     number + 1
                 );
@@ -397,8 +407,8 @@ fn tg_5_malformed_calls_and_loops_are_written_down_in_the_state_folder_unless_it
     let calls = |world: &GatewayWorld| {
         let mut client = world.client();
         for _ in 0..3 {
-            let said = client.call_with("look", json!({}), json!({ "dev.steadfast/model": "model-1" }));
-            assert!(said.is_error, "{said:?}");
+            let response = client.call_with("look", json!({}), json!({ "dev.steadfast/model": "model-1" }));
+            assert!(response.is_error, "{response:?}");
         }
         client.hang_up();
     };
@@ -407,11 +417,11 @@ fn tg_5_malformed_calls_and_loops_are_written_down_in_the_state_folder_unless_it
     calls(&world);
     let text = fs::read_to_string(&file).unwrap();
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let said: Vec<_> =
+    let entries: Vec<_> =
         lines.iter().map(|line| (line["model"].as_str(), line["error_type"].as_str())).collect();
     let (wrong, looped) =
         ((Some("model-1"), Some("invalid_arguments")), (Some("model-1"), Some("loop_detected")));
-    assert_eq!(said, [wrong, wrong, looped], "{text}");
+    assert_eq!(entries, [wrong, wrong, looped], "{text}");
     // A file that has reached its limit is rotated.
     let full = 10 << 20;
     fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(full).unwrap();

@@ -26,9 +26,9 @@ fn saying(id: &str, text: &str) -> Value {
 }
 
 /// Returns the gateway's description of a shortened text.
-fn shortened(ours: &Value) -> &Value {
-    let about = &ours["shortened"];
-    assert!(about.is_object(), "{ours}");
+fn shortened(meta: &Value) -> &Value {
+    let about = &meta["shortened"];
+    assert!(about.is_object(), "{meta}");
     about
 }
 
@@ -86,9 +86,9 @@ impl LargeResultApi<'_> {
 
     fn call(&self, tool: &str, params: Value, key: Option<&str>) -> Value {
         let (status, body) = self.ask("POST /v1/calls", "application/json", &call(tool, params, key));
-        let said: Value = serde_json::from_slice(&body).unwrap();
-        assert_eq!(status, 200, "{said}");
-        said
+        let response: Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(status, 200, "{response}");
+        response
     }
 
     /// Reads all pages of a result as one text.
@@ -131,15 +131,15 @@ fn files(world: &GatewayWorld) -> Vec<PathBuf> {
 fn a_client_with_resources_reads_a_large_result_in_pages_that_are_the_whole() {
     GatewayWorld::each("large_resource", LIMIT, |world| {
         let (mut client, long) = (world.client(), long());
-        let said = client.call("look", saying("a", &long));
-        let about = shortened(&said.ours).clone();
+        let response = client.call("look", saying("a", &long));
+        let about = shortened(&response.gateway_meta).clone();
         let uri = about["readAt"].as_str().unwrap();
         assert!(uri.starts_with("steadfast://results/"), "{about}");
         let place = format!("read the resource {uri}?offset={}", about["gapStart"]);
-        assert_shortened(&said.text, &long, &about, &place);
+        assert_shortened(&response.text, &long, &about, &place);
         assert_eq!(read_all(&mut client, uri), long);
         // Invalid parameters of a page are refused here: the server does not know the resource, and is not asked.
-        for (params, code, why) in [
+        for (params, code, reason) in [
             (json!({ "uri": format!("{uri}?offset=100000") }), -32602, "after the end"),
             (json!({ "uri": format!("{uri}?offset=8") }), -32602, "begins at 7"),
             (json!({ "uri": format!("{uri}?page=2") }), -32602, "?offset="),
@@ -147,7 +147,7 @@ fn a_client_with_resources_reads_a_large_result_in_pages_that_are_the_whole() {
         ] {
             let refused = &client.request("resources/read", params.clone())["error"];
             assert_eq!(refused["code"], code, "{params}: {refused}");
-            assert!(refused["message"].as_str().unwrap().contains(why), "{params}: {refused}");
+            assert!(refused["message"].as_str().unwrap().contains(reason), "{params}: {refused}");
         }
         let refused = client.request("resources/subscribe", json!({ "uri": uri }));
         assert_eq!(refused["error"]["code"], -32602, "{refused}");
@@ -165,21 +165,21 @@ fn a_client_on_stdio_without_resources_gets_a_file_that_goes_when_it_leaves() {
     for back in [TestTransport::Stdio, TestTransport::Http] {
         let world = GatewayWorld::of_era(ServerEra::Modern, "large_file", LIMIT, TestTransport::Stdio, back);
         let (mut client, long) = (world.client(), long());
-        let said = client.call("look", saying("a", &long));
-        let about = shortened(&said.ours);
+        let response = client.call("look", saying("a", &long));
+        let about = shortened(&response.gateway_meta);
         let path = Path::new(about["readAt"].as_str().unwrap());
         let place = format!(
             "read the file {}; what is left out begins at byte {}",
             path.display(),
             about["gapStart"]
         );
-        assert_shortened(&said.text, &long, about, &place);
+        assert_shortened(&response.text, &long, about, &place);
         assert_eq!(fs::read_to_string(path).unwrap(), long);
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(path), mode(path.parent().unwrap())), (0o600, 0o700));
         assert_eq!(files(&world), [path]);
         let same = client.call("look", saying("b", &long));
-        assert_eq!(shortened(&same.ours), about, "the same text is kept once");
+        assert_eq!(shortened(&same.gateway_meta), about, "the same text is kept once");
         client.hang_up();
         let results = path.ancestors().nth(2).unwrap();
         assert_eq!(fs::read_dir(results).unwrap().count(), 0, "{}", results.display());
@@ -200,7 +200,7 @@ fn files_of_a_gateway_that_was_killed_are_removed_by_the_next_one() {
     let left = files(&world);
     assert_eq!(left.len(), 1);
     kill(client.pid());
-    client.ended();
+    client.wait_for_exit();
     assert_eq!(files(&world), left, "nobody could remove it");
     let mut next = world.client();
     assert_eq!(files(&world), [""; 0].map(PathBuf::from));
@@ -213,11 +213,11 @@ fn a_client_over_http_without_resources_reads_the_rest_with_get() {
     for back in [TestTransport::Stdio, TestTransport::Http] {
         let world = GatewayWorld::of_era(ServerEra::Modern, "large_http", LIMIT, TestTransport::Http, back);
         let (mut client, long) = (world.client(), long());
-        let said = client.call("look", saying("a", &long));
-        let about = shortened(&said.ours);
+        let response = client.call("look", saying("a", &long));
+        let about = shortened(&response.gateway_meta);
         let path = about["readAt"].as_str().unwrap();
         let place = format!("send `GET {path}?offset={}` to this gateway", about["gapStart"]);
-        assert_shortened(&said.text, &long, about, &place);
+        assert_shortened(&response.text, &long, about, &place);
         let api = LargeResultApi(&client);
         assert_eq!(api.read_all(path), long);
         let (status, refused) = api.get(&format!("{path}?offset=8"));
@@ -233,12 +233,12 @@ fn a_client_over_http_without_resources_reads_the_rest_with_get() {
 fn a_client_of_the_modern_era_has_resources_if_the_server_says_so() {
     GatewayWorld::each("large_modern", LIMIT, |world| {
         let (mut client, long) = (world.modern_client(json!({})), long());
-        let said = client.call("look", saying("a", &long));
-        let place = shortened(&said.ours)["readAt"].as_str().unwrap().to_owned();
+        let response = client.call("look", saying("a", &long));
+        let place = shortened(&response.gateway_meta)["readAt"].as_str().unwrap().to_owned();
         assert!(!place.starts_with("steadfast:"), "nobody has told it of resources: {place}");
         client.request("server/discover", json!({}));
-        let said = client.call("look", saying("b", &format!("{long}b")));
-        let uri = shortened(&said.ours)["readAt"].as_str().unwrap().to_owned();
+        let response = client.call("look", saying("b", &format!("{long}b")));
+        let uri = shortened(&response.gateway_meta)["readAt"].as_str().unwrap().to_owned();
         assert_eq!(read_all(&mut client, &uri), format!("{long}b"));
         let answer = client.request("resources/read", json!({ "uri": uri }));
         assert_eq!(answer["result"]["resultType"], "complete", "{answer}");
@@ -252,11 +252,11 @@ fn a_call_over_http_is_shortened_and_each_replay_of_it_from_the_original() {
     let (client, long) = (world.client(), long());
     let api = LargeResultApi(&client);
     let first = api.call("pay", saying("a", &long), Some("k"));
-    for (said, from_cache) in [(&first, false), (&api.call("pay", saying("a", &long), Some("k")), true)] {
-        assert_eq!(said["fromCache"], from_cache, "{said}");
-        let about = shortened(said);
+    for (response, from_cache) in [(&first, false), (&api.call("pay", saying("a", &long), Some("k")), true)] {
+        assert_eq!(response["fromCache"], from_cache, "{response}");
+        let about = shortened(response);
         let path = about["readAt"].as_str().unwrap();
-        assert_shortened(text_of(&said["output"]), &long, about, &format!("`GET {path}?offset="));
+        assert_shortened(text_of(&response["output"]), &long, about, &format!("`GET {path}?offset="));
         assert_eq!(api.read_all(path), long);
     }
     assert_eq!(world.count("pay a"), 1);
@@ -277,9 +277,9 @@ fn a_call_with_an_event_stream_ends_with_the_same_shortened_result() {
     let (_, events) = api.ask("POST /v1/calls", "text/event-stream", &call("look", saying("a", &long), None));
     let events = String::from_utf8(events).unwrap();
     let result = events.split("event: result\ndata: ").nth(1).and_then(|rest| rest.lines().next());
-    let said: Value = serde_json::from_str(result.unwrap_or_else(|| panic!("{events}"))).unwrap();
-    let path = shortened(&said)["readAt"].as_str().unwrap();
-    assert_shortened(text_of(&said["output"]), &long, shortened(&said), path);
+    let response: Value = serde_json::from_str(result.unwrap_or_else(|| panic!("{events}"))).unwrap();
+    let path = shortened(&response)["readAt"].as_str().unwrap();
+    assert_shortened(text_of(&response["output"]), &long, shortened(&response), path);
     assert_eq!(api.read_all(path), long);
 }
 
@@ -292,21 +292,21 @@ fn tools_without_a_server_are_shortened_like_any_other() {
     // A command that prints its arguments prints JSON, which is structured content and passes whole.
     let long = long();
     let body = call("print", json!({ "text": long }), None).replace("\"bank\"", "\"command\"");
-    let (_, said) = api.ask("POST /v1/calls", "application/json", &body);
-    let said: Value = serde_json::from_slice(&said).unwrap();
-    assert_eq!(said["output"]["content"]["text"], json!(long), "{said}");
-    assert_eq!(said.get("shortened"), None);
+    let (_, response) = api.ask("POST /v1/calls", "application/json", &body);
+    let response: Value = serde_json::from_slice(&response).unwrap();
+    assert_eq!(response["output"]["content"]["text"], json!(long), "{response}");
+    assert_eq!(response.get("shortened"), None);
 }
 
 #[test]
 fn errors_are_shortened_like_answers_and_keep_their_beginning_and_end() {
     GatewayWorld::each("large_errors", LIMIT, |world| {
         let (mut client, long) = (world.client(), long());
-        let said = client.call("look", json!({ "id": "a", "fault": "error", "text": long }));
-        assert!(said.is_error, "{said:?}");
-        let uri = shortened(&said.ours)["readAt"].as_str().unwrap().to_owned();
+        let response = client.call("look", json!({ "id": "a", "fault": "error", "text": long }));
+        assert!(response.is_error, "{response:?}");
+        let uri = shortened(&response.gateway_meta)["readAt"].as_str().unwrap().to_owned();
         // The gateway's own notice is a separate part.
-        assert!(said.text.starts_with(&long[..SHOWN / 2]), "{}", said.text);
+        assert!(response.text.starts_with(&long[..SHOWN / 2]), "{}", response.text);
         assert_eq!(read_all(&mut client, &uri), long);
         let id =
             client.send_call("fold", json!({ "id": "b", "fault": "code", "code": -32602, "text": long }));
@@ -357,13 +357,13 @@ fn a_turn_uses_originals_for_arguments_and_gives_shortened_outputs() {
             { "id": "look", "tool": "look", "params": saying("a", &long) },
             { "id": "pay", "tool": "pay", "params": { "id": { "$from": "look", "path": "/content/0/text" } } },
         ] });
-        let said = client.call("run_turn", plan);
-        assert_eq!(world.count(&format!("pay {long}")), 1, "{said:?}");
-        let call = &said.structured["calls"][0];
+        let response = client.call("run_turn", plan);
+        assert_eq!(world.count(&format!("pay {long}")), 1, "{response:?}");
+        let call = &response.structured["calls"][0];
         let about = shortened(call);
         let text = call["output"]["content"][0]["text"].as_str().unwrap();
         assert_shortened(text, &long, about, about["readAt"].as_str().unwrap());
-        assert!(!said.text.contains(&long), "{}", said.text);
+        assert!(!response.text.contains(&long), "{}", response.text);
         assert_eq!(read_all(&mut client, about["readAt"].as_str().unwrap()), long);
     });
 }
@@ -374,11 +374,11 @@ fn kept_results_expire_and_the_files_of_expired_ones_are_removed() {
     let world = GatewayWorld::of("large_expired", &config, TestTransport::Http, TestTransport::Stdio);
     let client = world.client();
     let api = LargeResultApi(&client);
-    let said = api.call("look", saying("a", &long()), None);
-    let path = shortened(&said)["readAt"].as_str().unwrap().to_owned();
+    let response = api.call("look", saying("a", &long()), None);
+    let path = shortened(&response)["readAt"].as_str().unwrap().to_owned();
     wait(|| api.get(&path).0 == 404, || format!("the end of {path}"));
-    let (_, gone) = api.get(&path);
-    assert!(gone["error"]["message"].as_str().unwrap().contains("make the call again"), "{gone}");
+    let (_, expired) = api.get(&path);
+    assert!(expired["error"]["message"].as_str().unwrap().contains("make the call again"), "{expired}");
 
     let world = GatewayWorld::of_era(
         ServerEra::Modern,
@@ -387,8 +387,8 @@ fn kept_results_expire_and_the_files_of_expired_ones_are_removed() {
         TestTransport::Stdio,
         TestTransport::Stdio,
     );
-    let said = world.client().call("look", saying("a", &long()));
-    assert!(said.text.contains("is kept for 1 ms"), "{}", said.text);
+    let response = world.client().call("look", saying("a", &long()));
+    assert!(response.text.contains("is kept for 1 ms"), "{}", response.text);
     wait(|| files(&world).is_empty(), || format!("the end of {:?}", files(&world)));
 }
 
@@ -397,15 +397,16 @@ fn kept_results_are_bounded_and_what_cannot_be_kept_passes_whole() {
     let config = format!("{LIMIT}[results]\nentries = 1\nbytes = \"16KiB\"\n");
     let world = GatewayWorld::of("large_bounds", &config, TestTransport::Http, TestTransport::Stdio);
     let (mut client, long) = (world.client(), long());
-    let uri = |said: &ToolResponse| shortened(&said.ours)["readAt"].as_str().unwrap().to_owned();
+    let uri =
+        |response: &ToolResponse| shortened(&response.gateway_meta)["readAt"].as_str().unwrap().to_owned();
     let first = uri(&client.call("look", saying("a", &long)));
     let second = uri(&client.call("look", saying("b", &format!("{long}b"))));
-    let gone = client.request("resources/read", json!({ "uri": first }));
-    assert_eq!(gone["error"]["code"], -32002, "{gone}");
+    let evicted = client.request("resources/read", json!({ "uri": first }));
+    assert_eq!(evicted["error"]["code"], -32002, "{evicted}");
     assert_eq!(read_all(&mut client, &second), format!("{long}b"));
     let larger = long.repeat(3);
-    let said = client.call("look", saying("c", &larger));
-    assert_eq!((said.text, said.ours), (larger, Value::Null));
+    let response = client.call("look", saying("c", &larger));
+    assert_eq!((response.text, response.gateway_meta), (larger, Value::Null));
     assert_eq!(world.logged_times("result.not_kept", 1)[0]["bytes"], long.len() * 3);
     assert_eq!(read_all(&mut client, &second), format!("{long}b"), "it pushed nothing out");
     assert!(!format!("{:?}", world.log()).contains("line 7 "), "texts of results are in no log");
@@ -422,8 +423,8 @@ fn a_text_that_cannot_be_written_as_a_file_passes_whole() {
     );
     let (mut client, long) = (world.client(), long());
     fs::write(world.folder().join(".local/state/steadfast/results"), "in its place").unwrap();
-    let said = client.call("look", saying("a", &long));
-    assert_eq!((said.text, said.ours), (long, Value::Null));
+    let response = client.call("look", saying("a", &long));
+    assert_eq!((response.text, response.gateway_meta), (long, Value::Null));
     world.logged_times("result.not_kept", 1);
 }
 
@@ -468,8 +469,11 @@ fn the_results_of_several_servers_are_read_at_the_gateway() {
     let long = long();
     for tool in ["bank__look", "shop__look"] {
         let text = format!("{tool}\n{long}");
-        let said = client.call(tool, saying("a", &text));
-        assert_eq!(read_all(&mut client, shortened(&said.ours)["readAt"].as_str().unwrap()), text);
+        let response = client.call(tool, saying("a", &text));
+        assert_eq!(
+            read_all(&mut client, shortened(&response.gateway_meta)["readAt"].as_str().unwrap()),
+            text
+        );
     }
 }
 
@@ -487,8 +491,11 @@ fn a_call_that_waited_for_a_large_result_gets_a_shortened_one_too() {
     fs::remove_file(gate).unwrap();
     let whole = format!("pay {name}, run 1");
     for id in sent {
-        let said = ToolResponse::of(&client.answer(id));
-        assert_eq!(read_all(&mut client, shortened(&said.ours)["readAt"].as_str().unwrap()), whole);
+        let response = ToolResponse::of(&client.answer(id));
+        assert_eq!(
+            read_all(&mut client, shortened(&response.gateway_meta)["readAt"].as_str().unwrap()),
+            whole
+        );
     }
     assert_eq!(world.count(&format!("pay {name}")), 1);
 }

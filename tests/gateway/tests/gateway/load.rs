@@ -32,7 +32,7 @@ struct LoadSize {
 
 impl LoadSize {
     /// Returns the load. It is ten times as large under `cargo xtask test --long`.
-    fn wanted() -> Self {
+    fn of_this_run() -> Self {
         let (invoices, rounds) = TestEffort::of_this_run().pick((2, 1), (10, 4), (100, 40));
         Self { invoices, rounds }
     }
@@ -72,8 +72,8 @@ impl PaymentServer {
         loop {
             let (mut path, mut length, mut line) = (String::new(), 0, String::new());
             while payer.read_line(&mut line).ok()? > 2 {
-                if let Some(told) = line.to_ascii_lowercase().strip_prefix("content-length: ") {
-                    length = told.trim().parse().ok()?;
+                if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length: ") {
+                    length = value.trim().parse().ok()?;
                 }
                 if path.is_empty() {
                     path = line.split(' ').nth(1)?.to_owned();
@@ -124,9 +124,9 @@ fn pay_invoices(
             RawRequest::to(gateway).line("POST /v1/calls HTTP/1.1").header("accept", "application/json");
         let request = request.body(envelope.to_string());
         for _ in 0..if number % 5 == 0 { 2 } else { 1 } {
-            let said: Value = serde_json::from_slice(&connection.ask(&request)).unwrap();
+            let response: Value = serde_json::from_slice(&connection.ask(&request)).unwrap();
             let of = became.entry(invoice.clone()).or_default();
-            match (said["status"].as_str(), said["error"]["code"].as_str()) {
+            match (response["status"].as_str(), response["error"]["code"].as_str()) {
                 (Some("success"), None) => {
                     of.paid += 1;
                     paid += usize::from(of.paid == 1);
@@ -136,7 +136,7 @@ fn pay_invoices(
                     of.refused += 1;
                     progress.refused.fetch_add(1, Ordering::Relaxed);
                 }
-                _ => panic!("unexplained: {said}"),
+                _ => panic!("unexplained: {response}"),
             }
         }
     }
@@ -209,7 +209,7 @@ fn tr_1_two_hundred_callers_lose_nothing_while_an_operator_changes_everything() 
     let client = McpTestClient::over_http(command);
     let gateway = client.address();
 
-    let (load, progress) = (LoadSize::wanted(), LoadProgress::default());
+    let (load, progress) = (LoadSize::of_this_run(), LoadProgress::default());
     let (became, turns) = thread::scope(|scope| {
         let (progress, enough) = (&progress, load.invoices);
         let steering = scope.spawn(|| make_changes(gateway, &config, load.rounds, progress));

@@ -25,25 +25,25 @@ tenant = \"of umbra\"
 ";
 
 /// Returns a client of one of the two tenants.
-fn client_of(gateway: &McpTestClient, who: &str) -> McpTestClient {
-    let headers = format!("authorization: Bearer of-{who}-0123456789abcdef\r\n");
+fn client_of(gateway: &McpTestClient, actor: &str) -> McpTestClient {
+    let headers = format!("authorization: Bearer of-{actor}-0123456789abcdef\r\n");
     initialized(McpTestClient::at(gateway.address()).with_headers(&headers))
 }
 
 /// Returns the JSON output of a command.
-fn told(world: &GatewayWorld, arguments: &[&str]) -> Value {
-    let (said, _) = world.steadfast(&[arguments, &["--json"]].concat());
-    serde_json::from_str(&said).unwrap_or_else(|why| panic!("{arguments:?}: {why}: {said}"))
+fn command_json(world: &GatewayWorld, arguments: &[&str]) -> Value {
+    let (output, _) = world.steadfast(&[arguments, &["--json"]].concat());
+    serde_json::from_str(&output).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {output}"))
 }
 
 /// Returns the command that a finding of this kind names for this tenant, split like in a shell.
-fn command_named(status: &Value, whose: &str, what: &str) -> Vec<String> {
+fn command_named(status: &Value, prefix: &str, kind: &str) -> Vec<String> {
     let findings = status["findings"].as_array().unwrap();
     let is_it = |one: &&Value| {
         let text = one["what"].as_str().unwrap();
-        text.starts_with(whose) && text.contains(what)
+        text.starts_with(prefix) && text.contains(kind)
     };
-    let finding = findings.iter().find(is_it).unwrap_or_else(|| panic!("{what} in {status:#}"));
+    let finding = findings.iter().find(is_it).unwrap_or_else(|| panic!("{kind} in {status:#}"));
     let todo = finding["todo"].as_str().unwrap();
     let command = todo.split('`').nth(1).unwrap_or(todo);
     let split = Command::new("sh").args(["-c", &format!("printf '%s\\n' {command}")]).output().unwrap();
@@ -79,54 +79,56 @@ retry.attempts = 1
         client.call("look", json!({ "id": "a", "fault": "error", "text": "HTTP 503 Service Unavailable" }));
     }
     ann.call("pay", json!({ "id": "a", "fault": "die_after" }));
-    let status = told(&world, &["status"]);
+    let status = command_json(&world, &["status"]);
     for tenant in ["acme", "of umbra"] {
-        let whose = format!("tenant {tenant}: ");
-        for (what, shown) in [("waits for approval", "bank/draw"), ("keeps failing", "tool:bank:look")] {
-            let command = command_named(&status, &whose, what);
-            let (said, good) = world.steadfast(&command.iter().map(String::as_str).collect::<Vec<_>>());
-            let rows: Vec<_> = said.lines().filter(|line| line.contains(shown)).collect();
-            assert!(good && rows.len() == 1 && rows[0].contains(tenant), "{command:?}: {said}");
+        let prefix = format!("tenant {tenant}: ");
+        for (kind, shown) in [("waits for approval", "bank/draw"), ("keeps failing", "tool:bank:look")] {
+            let command = command_named(&status, &prefix, kind);
+            let (output, succeeded) =
+                world.steadfast(&command.iter().map(String::as_str).collect::<Vec<_>>());
+            let rows: Vec<_> = output.lines().filter(|line| line.contains(shown)).collect();
+            assert!(succeeded && rows.len() == 1 && rows[0].contains(tenant), "{command:?}: {output}");
         }
     }
     let unknown = command_named(&status, "tenant acme: ", "unknown outcome");
-    let (said, _) = world.steadfast(&unknown.iter().map(String::as_str).collect::<Vec<_>>());
-    assert!(said.contains("bank/pay") && said.contains("acme"), "{said}");
+    let (output, _) = world.steadfast(&unknown.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(output.contains("bank/pay") && output.contains("acme"), "{output}");
     // Without a tenant every list contains all tenants.
     for (command, rows) in [(&["approvals"][..], 2), (&["breaker"], 2), (&["failures"], 2), (&["unknown"], 1)]
     {
-        let (said, _) = world.steadfast(command);
-        let of = |tenant: &str| said.lines().filter(|line| line.contains(tenant)).count();
-        assert!(said.contains("TENANT") && of("acme") >= 1, "{command:?}: {said}");
-        assert_eq!(of("of umbra") >= 1, rows == 2, "{command:?}: {said}");
+        let (output, _) = world.steadfast(command);
+        let of = |tenant: &str| output.lines().filter(|line| line.contains(tenant)).count();
+        assert!(output.contains("TENANT") && of("acme") >= 1, "{command:?}: {output}");
+        assert_eq!(of("of umbra") >= 1, rows == 2, "{command:?}: {output}");
     }
-    let (said, _) = world.steadfast(&["status"]);
+    let (output, _) = world.steadfast(&["status"]);
     for title in ["pending approvals", "open circuit breakers", "not trusted", "calls to hosts and servers"] {
-        let section = said.split(title).nth(1).and_then(|rest| rest.split("\n\n").next()).unwrap_or_default();
-        assert!(section.contains("acme"), "{title} in {said}");
+        let section =
+            output.split(title).nth(1).and_then(|rest| rest.split("\n\n").next()).unwrap_or_default();
+        assert!(section.contains("acme"), "{title} in {output}");
     }
     // An answer goes to one tenant, as the notification says too.
     let notices = world.logged("notification");
     let named = notices.iter().filter_map(|one| one["message"].as_str());
     let named: Vec<_> = named.filter(|text| text.contains("`steadfast approve 0 --tenant acme`")).collect();
     assert_eq!(named.len(), 1, "{notices:#?}");
-    let (said, good) = world.steadfast(&["approve", "0"]);
-    assert!(!good && said.contains("belongs to a tenant: add `--tenant"), "{said}");
-    let id = told(&world, &["approvals", "--tenant", "acme"])["approvals"][0]["id"].to_string();
-    let (said, good) = world.steadfast(&["approve", &id, "--tenant", "acme"]);
-    assert!(good && said.contains("bank/draw"), "{said}");
+    let (output, succeeded) = world.steadfast(&["approve", "0"]);
+    assert!(!succeeded && output.contains("belongs to a tenant: add `--tenant"), "{output}");
+    let id = command_json(&world, &["approvals", "--tenant", "acme"])["approvals"][0]["id"].to_string();
+    let (output, succeeded) = world.steadfast(&["approve", &id, "--tenant", "acme"]);
+    assert!(succeeded && output.contains("bank/draw"), "{output}");
     assert_eq!(ann.call("draw", json!({ "id": "a" })).text, "draw a, run 1");
     // A reset without a tenant applies to all of them.
-    let (said, _) = world.steadfast(&["reset", "bank/pay"]);
-    assert!(said.contains("add `--tenant acme`"), "{said}");
+    let (output, _) = world.steadfast(&["reset", "bank/pay"]);
+    assert!(output.contains("add `--tenant acme`"), "{output}");
     assert!(world.steadfast(&["reset", "--all"]).1);
-    assert_eq!(told(&world, &["status"])["counts"]["escalated"], 0);
+    assert_eq!(command_json(&world, &["status"])["counts"]["escalated"], 0);
     // Each call with an unknown outcome has its own command, and it works.
-    let unknown = told(&world, &["unknown"]);
+    let unknown = command_json(&world, &["unknown"]);
     let resolve = unknown["unknown"][0]["resolve"]["ran"].as_str().unwrap();
     assert!(world.steadfast(&["unknown"]).0.contains(resolve), "{unknown}");
-    let (said, good) = world.steadfast(&resolve.split(' ').skip(1).collect::<Vec<_>>());
-    assert!(good && said.contains("the call of bank/pay ran"), "{resolve}: {said}");
+    let (output, succeeded) = world.steadfast(&resolve.split(' ').skip(1).collect::<Vec<_>>());
+    assert!(succeeded && output.contains("the call of bank/pay ran"), "{resolve}: {output}");
 }
 
 #[test]
@@ -142,8 +144,8 @@ fn the_runbook_opens_and_resets_the_breakers_of_every_tenant() {
     for client in [&mut ann, &mut bob] {
         assert!(!client.call("look", json!({ "id": "a" })).is_error);
     }
-    let (said, good) = world.steadfast(&["breaker", "open", "--all"]);
-    assert!(good && said.contains("tool:bank:look of tenant acme is open"), "{said}");
+    let (output, succeeded) = world.steadfast(&["breaker", "open", "--all"]);
+    assert!(succeeded && output.contains("tool:bank:look of tenant acme is open"), "{output}");
     for client in [&mut ann, &mut bob] {
         for tool in ["look", "pay"] {
             let refused = client.call(tool, json!({ "id": "b" }));
@@ -151,14 +153,14 @@ fn the_runbook_opens_and_resets_the_breakers_of_every_tenant() {
         }
     }
     assert_eq!(
-        told(&world, &["status"])["counts"]["openBreakers"].as_u64().map(|open| open >= 4),
+        command_json(&world, &["status"])["counts"]["openBreakers"].as_u64().map(|open| open >= 4),
         Some(true)
     );
     assert!(world.steadfast(&["breaker", "reset", "--all"]).1);
     for client in [&mut ann, &mut bob] {
         assert!(!client.call("look", json!({ "id": "c" })).is_error);
     }
-    assert_eq!(told(&world, &["status"])["counts"]["openBreakers"], 0);
+    assert_eq!(command_json(&world, &["status"])["counts"]["openBreakers"], 0);
 }
 
 /// Returns a gateway with a breaker that cannot be changed.
@@ -204,11 +206,11 @@ fn half_an_answer(mut stream: TcpStream) {
 fn a_breaker_that_cannot_be_turned_does_not_keep_the_others_from_it() {
     let world = GatewayWorld::new("half_a_gateway");
     let address = half_a_gateway().to_string();
-    let (said, good) = world.steadfast(&["breaker", "open", "--all", "--gateway", &address]);
-    assert!(!good && said.contains("tool:bank:b is open"), "{said}");
+    let (output, succeeded) = world.steadfast(&["breaker", "open", "--all", "--gateway", &address]);
+    assert!(!succeeded && output.contains("tool:bank:b is open"), "{output}");
     assert!(
-        said.contains("1 of 2 breakers were not changed") && said.contains("tool:bank:a: not just now"),
-        "{said}"
+        output.contains("1 of 2 breakers were not changed") && output.contains("tool:bank:a: not just now"),
+        "{output}"
     );
 }
 
@@ -218,10 +220,10 @@ fn d_48_a_half_open_breaker_that_is_merely_idle_is_no_trouble() {
     let world = GatewayWorld::of("d_48_half_open", config, TestTransport::Http, TestTransport::Stdio);
     let mut client = world.client();
     client.call("look", json!({ "id": "a", "fault": "error", "text": "HTTP 503 Service Unavailable" }));
-    let state = || told(&world, &["breaker"])["breakers"][0]["state"].clone();
+    let state = || command_json(&world, &["breaker"])["breakers"][0]["state"].clone();
     wait(|| state() == "HALF_OPEN", || format!("half-open, not {}", state()));
-    let (said, good) = world.steadfast(&["status"]);
-    assert!(good && said.contains("all is well"), "{said}");
+    let (output, succeeded) = world.steadfast(&["status"]);
+    assert!(succeeded && output.contains("all is well"), "{output}");
 }
 
 #[test]
@@ -241,9 +243,9 @@ fn a_failure_shows_its_type_its_http_status_and_the_context_of_the_host() {
     let request =
         RawRequest::to(client.address()).line("POST /v1/failures HTTP/1.1").body(report.to_string());
     assert_eq!(send(&request).unwrap().status, 200);
-    let (said, _) = world.steadfast(&["failures"]);
+    let (output, _) = world.steadfast(&["failures"]);
     for fact in ["web/search", "UpstreamError", "502", "example.com", "region=eu-1"] {
-        assert!(said.contains(fact), "{fact} in {said}");
+        assert!(output.contains(fact), "{fact} in {output}");
     }
 }
 
@@ -281,19 +283,19 @@ fn d_48_d_49_a_server_that_cannot_start_behind_wrap_is_reported_with_the_relevan
     let message = refused["error"]["message"].as_str().unwrap_or_default();
     assert!(message.contains(CAUSE), "{refused}");
     client.hang_up();
-    let (said, good) = world.steadfast(&["status"]);
+    let (output, succeeded) = world.steadfast(&["status"]);
     assert!(
-        !good && said.contains("server db failed when it was last used") && said.contains(CAUSE),
-        "{said}"
+        !succeeded && output.contains("server db failed when it was last used") && output.contains(CAUSE),
+        "{output}"
     );
-    assert_eq!(told(&world, &["status"])["counts"]["serversDown"], 1);
+    assert_eq!(command_json(&world, &["status"])["counts"]["serversDown"], 1);
     // The server works again, and that is known as well.
     let ledger = world.folder().join("ledger");
     let server = env!("CARGO_BIN_EXE_steadfast-test-server");
     fs::write(&script, format!("exec '{server}' '{}'\n", ledger.display())).unwrap();
     initialized(start()).hang_up();
-    let (said, good) = world.steadfast(&["status"]);
-    assert!(good && !said.contains("server db"), "{said}");
+    let (output, succeeded) = world.steadfast(&["status"]);
+    assert!(succeeded && !output.contains("server db"), "{output}");
 }
 
 /// Starts `serve` in front of these servers. Returns it with its address, for its status.
@@ -317,24 +319,24 @@ fn d_48_a_dead_server_of_one_session_is_reported_after_that_session_has_ended() 
     // From its next start on it fails.
     fs::write(&script, STACK).unwrap();
     client.call("pay", json!({ "id": "a", "fault": "die_after" }));
-    let down = |how: &str| {
-        let status = told_by(address, "/v1/status");
+    let down = |prefix: &str| {
+        let status = get_json(address, "/v1/status");
         let findings = status["findings"].as_array().unwrap();
         let words = findings.iter().filter_map(|one| one["what"].as_str());
-        words.filter(|what| what.starts_with(how) && what.contains(CAUSE)).count()
+        words.filter(|text| text.starts_with(prefix) && text.contains(CAUSE)).count()
     };
-    wait(|| down("server db is down: ") == 1, || told_by(address, "/v1/status").to_string());
+    wait(|| down("server db is down: ") == 1, || get_json(address, "/v1/status").to_string());
     let bye =
         RawRequest::to(address).line("DELETE /mcp HTTP/1.1").header("mcp-session-id", &client.session());
     send(&bye).unwrap();
-    let instances = || told_by(address, "/v1/servers")["servers"][0]["instances"].clone();
+    let instances = || get_json(address, "/v1/servers")["servers"][0]["instances"].clone();
     wait(|| instances() == json!([]), || format!("no instance, not {}", instances()));
-    assert_eq!(down("server db failed when it was last used: "), 1, "{}", told_by(address, "/v1/status"));
+    assert_eq!(down("server db failed when it was last used: "), 1, "{}", get_json(address, "/v1/status"));
 }
 
-fn told_by(address: SocketAddr, path: &str) -> Value {
-    let seen = send(&RawRequest::to(address).line(&format!("GET {path} HTTP/1.1"))).unwrap();
-    serde_json::from_slice(&seen.body).unwrap()
+fn get_json(address: SocketAddr, path: &str) -> Value {
+    let response = send(&RawRequest::to(address).line(&format!("GET {path} HTTP/1.1"))).unwrap();
+    serde_json::from_slice(&response.body).unwrap()
 }
 
 #[test]
@@ -354,13 +356,13 @@ fn d_48_an_unreachable_server_at_a_url_is_reported_until_it_is_reachable() {
     let mut client = initialized(McpTestClient::at(address));
     assert!(client.call("away__look", json!({ "id": "a" })).is_error);
     let down = || {
-        let status = told_by(address, "/v1/status");
+        let status = get_json(address, "/v1/status");
         let findings = status["findings"].as_array().unwrap().clone();
         findings
             .into_iter()
             .find(|one| one["what"].as_str().unwrap().starts_with("server away cannot be reached: "))
     };
-    let finding = down().unwrap_or_else(|| panic!("{}", told_by(address, "/v1/status")));
+    let finding = down().unwrap_or_else(|| panic!("{}", get_json(address, "/v1/status")));
     assert!(finding["what"].as_str().unwrap().to_lowercase().contains("refused"), "{finding}");
     let listener = TcpListener::bind(port.address()).unwrap();
     let mut command = Command::new(server);
@@ -375,7 +377,7 @@ fn d_48_an_unreachable_server_at_a_url_is_reported_until_it_is_reachable() {
 fn check_reports_an_address_without_tokens_beside_a_slip_and_what_serve_refuses() {
     let world = GatewayWorld::new("check_pass");
     let refusal = "can be reached from other machines";
-    for (config, is_told) in [
+    for (config, is_reported) in [
         ("listen = \"0.0.0.0:8931\"\n[retry]\nattemps = 3\n", true),
         ("listen = \"0.0.0.0:8931\"\ncolour = \"red\"\n", true),
         // The unreadable part may contain the tokens, or the address.
@@ -385,22 +387,25 @@ fn check_reports_an_address_without_tokens_beside_a_slip_and_what_serve_refuses(
     ] {
         world.configure(config);
         for command in ["check", "serve"] {
-            let (said, good) = world.steadfast(&[command]);
-            assert!(!good && said.contains(" in the configuration"), "{command}: {said}");
-            assert_eq!(said.contains(refusal), is_told, "{config}: {command}: {said}");
+            let (output, succeeded) = world.steadfast(&[command]);
+            assert!(!succeeded && output.contains(" in the configuration"), "{command}: {output}");
+            assert_eq!(output.contains(refusal), is_reported, "{config}: {command}: {output}");
         }
     }
     // The same with an invalid state file.
     world.configure("colour = \"red\"\n[store]\npath = \"ledger/state.db\"\n");
-    let (said, good) = world.steadfast(&["check"]);
-    assert!(!good && said.contains("colour") && said.contains("/ledger cannot be used"), "{said}");
+    let (output, succeeded) = world.steadfast(&["check"]);
+    assert!(!succeeded && output.contains("colour") && output.contains("/ledger cannot be used"), "{output}");
     // Without a server `serve` does not start, and that is reported with all other problems.
     world.configure("listen = \"0.0.0.0:8931\"\n");
-    let (said, good) = world.steadfast(&["serve"]);
-    assert!(!good && said.contains(refusal) && said.contains("the configuration has no server"), "{said}");
+    let (output, succeeded) = world.steadfast(&["serve"]);
+    assert!(
+        !succeeded && output.contains(refusal) && output.contains("the configuration has no server"),
+        "{output}"
+    );
     world.configure("");
-    let (said, good) = world.steadfast(&["check"]);
-    assert!(good && said.contains("`steadfast serve` cannot start"), "{said}");
+    let (output, succeeded) = world.steadfast(&["check"]);
+    assert!(succeeded && output.contains("`steadfast serve` cannot start"), "{output}");
 }
 
 /// Servers of one name that run one after the other, as clients start them in the home folder.

@@ -78,8 +78,8 @@ fn gr_8_a_server_killed_between_two_calls_over_http_is_there_for_the_next() {
     assert_eq!(answered.status, 200, "{body}");
     assert_ne!(world.server(), server);
     let restarts = || -> u64 {
-        let seen = get(&client, "/v1/servers");
-        seen["servers"][0]["instances"]
+        let servers = get(&client, "/v1/servers");
+        servers["servers"][0]["instances"]
             .as_array()
             .unwrap()
             .iter()
@@ -145,10 +145,10 @@ fn an_incomplete_tool_list_reports_no_tool_as_missing() {
     let (world, client) = opened("plain_pages", "", TestTransport::Stdio);
     world.set_behavior("pages");
     let (_, body) = post(&client, "/v1/calls", &envelope("burn", json!({ "id": "a" }), "ann"));
-    let said = body["error"]["message"].as_str().unwrap();
+    let message = body["error"]["message"].as_str().unwrap();
     assert!(
-        said.contains("Unknown tool: burn") && !said.contains("There is no tool with this name here"),
-        "the server said it: {said}"
+        message.contains("Unknown tool: burn") && !message.contains("There is no tool with this name here"),
+        "the server said it: {message}"
     );
 }
 
@@ -222,10 +222,13 @@ fn an_unused_server_makes_room_for_another() {
         post(&client, "/v1/calls", &call).0.status
     };
     assert_eq!((look("ann"), look("bob")), (200, 200));
-    let seen = get(&client, "/v1/servers");
-    let names: Vec<_> = seen["servers"].as_array().unwrap().iter().map(|server| &server["name"]).collect();
+    let servers = get(&client, "/v1/servers");
+    let names: Vec<_> = servers["servers"].as_array().unwrap().iter().map(|server| &server["name"]).collect();
     assert_eq!(names, ["bank", "mail"]);
-    assert_eq!([&seen["servers"][0]["shared"], &seen["servers"][1]["shared"]], [&json!(true), &json!(false)]);
+    assert_eq!(
+        [&servers["servers"][0]["shared"], &servers["servers"][1]["shared"]],
+        [&json!(true), &json!(false)]
+    );
     let ledger = served.ledger("mail");
     let lines: Vec<_> = ledger.iter().map(|line| line.split(' ').next().unwrap()).collect();
     assert_eq!(lines, ["start", "initialize", "look", "stdin", "start", "initialize", "look"], "{ledger:?}");
@@ -266,9 +269,12 @@ fn servers_and_sessions_are_seen_with_what_went_wrong() {
         || get(&client, "/v1/servers")["servers"][0]["instances"][0]["lastEnd"].is_object(),
         || format!("an end in {}", get(&client, "/v1/servers")),
     );
-    let seen = get(&client, "/v1/servers");
-    assert_eq!(seen["servers"][0]["name"], "bank");
-    assert!(seen["servers"][0]["instances"][0]["lastEnd"]["why"].as_str().unwrap().contains('4'), "{seen}");
+    let servers = get(&client, "/v1/servers");
+    assert_eq!(servers["servers"][0]["name"], "bank");
+    assert!(
+        servers["servers"][0]["instances"][0]["lastEnd"]["why"].as_str().unwrap().contains('4'),
+        "{servers}"
+    );
     let sessions = get(&client, "/v1/sessions?server=bank");
     let session = &sessions["sessions"][0];
     assert_eq!((&session["door"], &session["waiting"]), (&json!("/mcp"), &json!(0)), "{sessions}");
@@ -276,9 +282,9 @@ fn servers_and_sessions_are_seen_with_what_went_wrong() {
     assert!(session["actor"].as_str().is_some_and(|actor| !actor.is_empty()), "{sessions}");
     assert!(!sessions.to_string().contains(&client.session()), "whoever knows the name can speak in it");
     client.call("look", json!({ "id": "a" }));
-    let seen = get(&client, "/v1/servers");
-    let instance = &seen["servers"][0]["instances"][0];
-    assert_eq!((&instance["state"], &instance["tools"]), (&json!("up"), &json!(6)), "{seen}");
+    let servers = get(&client, "/v1/servers");
+    let instance = &servers["servers"][0]["instances"][0];
+    assert_eq!((&instance["state"], &instance["tools"]), (&json!("up"), &json!(6)), "{servers}");
     // A call that hangs keeps its server. The server that was used earlier is the idle one.
     let mut other = McpTestClient::at(client.address());
     other.initialize();
@@ -310,9 +316,9 @@ fn all_tools_that_are_known_are_listed_called_or_not_and_no_server_is_started_fo
     let started = || world.ledger().iter().filter(|line| line.starts_with("start ")).count();
     let before = started();
     let tools = |query: &str| -> Vec<String> {
-        let seen = get(&client, &format!("/v1/tools?{query}"));
+        let body = get(&client, &format!("/v1/tools?{query}"));
         let name = |tool: &Value| format!("{}/{}", tool["namespace"], tool["tool"]).replace('"', "");
-        seen["tools"].as_array().unwrap().iter().map(|one| name(&one["tool"])).collect()
+        body["tools"].as_array().unwrap().iter().map(|one| name(&one["tool"])).collect()
     };
     assert_eq!(tools("called=false&namespace=command"), ["command/hello"]);
     assert_eq!(started(), before);

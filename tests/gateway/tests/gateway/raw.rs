@@ -139,8 +139,8 @@ impl PersistentConnection {
             if line.trim().is_empty() {
                 break;
             }
-            if let Some(told) = line.strip_prefix("content-length: ") {
-                length = told.trim().parse().ok();
+            if let Some(value) = line.strip_prefix("content-length: ") {
+                length = value.trim().parse().ok();
             }
         }
         let mut body = vec![0; length.expect("an answer in one piece")];

@@ -69,8 +69,8 @@ impl TwoServerGateway {
     }
 
     /// Makes a server behave like this until the file is removed.
-    fn makes_it(&self, server: &str, what: &str) -> PathBuf {
-        let file = self.folder.join(format!("{server}.{what}"));
+    fn makes_it(&self, server: &str, behavior: &str) -> PathBuf {
+        let file = self.folder.join(format!("{server}.{behavior}"));
         fs::write(&file, "").unwrap();
         file
     }
@@ -170,8 +170,9 @@ fn rp_16_one_server_that_fails_loses_its_trust_and_the_others_keep_theirs() {
     let mut client = served.client("/mcp");
     client.request("tools/list", json!({}));
     for number in 0..2 {
-        let said = client.call("bank__pay", json!({ "id": format!("dies {number}"), "fault": "die_after" }));
-        assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
+        let response =
+            client.call("bank__pay", json!({ "id": format!("dies {number}"), "fault": "die_after" }));
+        assert_eq!(response.code.as_deref(), Some("outcome_unknown"), "{response:?}");
     }
     let refused = client.call("bank__pay", json!({ "id": "well" }));
     assert_eq!(refused.code.as_deref(), Some("approval_required"), "{refused:?}");
@@ -185,12 +186,12 @@ fn sf_12_a_server_that_cannot_be_started_is_missing_and_the_others_continue() {
     let served = TwoServerGateway::new("ghost", more);
     let mut client = served.client("/mcp");
     assert_eq!(names(&client.request("tools/list", json!({}))).len(), 4);
-    let said = client.call("ghost__walk", json!({}));
-    assert!(said.is_error && said.text.contains("no-such-program-anywhere"), "{said:?}");
+    let response = client.call("ghost__walk", json!({}));
+    assert!(response.is_error && response.text.contains("no-such-program-anywhere"), "{response:?}");
     assert_eq!(client.call("bank__pay", json!({ "id": "a" })).text, "pay a, run 1");
     // Its state is not reported as healthy.
-    let seen = send(&RawRequest::to(served.address()).line("GET /v1/status HTTP/1.1")).unwrap();
-    let status: Value = serde_json::from_slice(&seen.body).unwrap();
+    let response = send(&RawRequest::to(served.address()).line("GET /v1/status HTTP/1.1")).unwrap();
+    let status: Value = serde_json::from_slice(&response.body).unwrap();
     let findings = status["findings"].as_array().unwrap();
     let found = findings.iter().find(|one| one["what"].as_str().unwrap().starts_with("server ghost is down"));
     assert!(found.is_some() && status["verdict"] == "trouble", "{status}");
@@ -206,8 +207,8 @@ fn gr_8_a_server_that_dies_is_back_for_its_clients_and_its_neighbour_never_notic
         let bank = served.process("bank");
         kill(bank);
         wait(|| !is_running(bank), || "its end".to_owned());
-        let said = client.call("bank__look", json!({ "id": format!("after {round}") }));
-        assert!(!said.is_error, "{said:?}");
+        let response = client.call("bank__look", json!({ "id": format!("after {round}") }));
+        assert!(!response.is_error, "{response:?}");
     }
     assert!(is_running(mail));
     assert_eq!(served.count("mail", "start"), 1);
@@ -271,10 +272,10 @@ fn gr_9_what_a_client_watches_at_a_shared_server_outlives_the_gateway_and_ends_w
 fn tg_1_a_model_that_insists_on_a_missing_tool_is_stopped() {
     let served = TwoServerGateway::new("insists", "");
     let mut client = served.client("/mcp");
-    let mut said: Vec<ToolResponse> =
+    let mut responses: Vec<ToolResponse> =
         (0..3).map(|_| client.call("shop__buy", json!({ "id": "a" }))).collect();
-    assert!(said.iter().all(|said| said.is_error));
-    let last = said.pop().unwrap();
+    assert!(responses.iter().all(|response| response.is_error));
+    let last = responses.pop().unwrap();
     assert_eq!(last.code.as_deref(), Some("loop_detected"), "{last:?}");
 }
 
@@ -305,8 +306,8 @@ fn without_a_server_the_error_says_how_to_name_one() {
     let mut command = served.command(&[]);
     let output = command.stderr(Stdio::piped()).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("[servers.files]") && said.contains("--mcp-config"), "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("[servers.files]") && stderr.contains("--mcp-config"), "{stderr}");
 }
 
 #[test]
@@ -448,9 +449,11 @@ fn a_client_that_listens_to_several_servers_gets_one_acknowledgement() {
         client.call(tool, json!({}));
         client.next_notification("notifications/tools/list_changed");
     }
-    let promises =
-        client.heard.iter().filter(|told| told["method"] == "notifications/subscriptions/acknowledged");
-    assert_eq!(promises.count(), 0, "{:?}", client.heard);
+    let promises = client
+        .received
+        .iter()
+        .filter(|message| message["method"] == "notifications/subscriptions/acknowledged");
+    assert_eq!(promises.count(), 0, "{:?}", client.received);
 }
 
 #[test]
@@ -464,12 +467,16 @@ fn a_question_of_a_shared_server_reaches_no_client_while_calls_of_several_sessio
     let gate = served.makes_it("bank", "gate");
     let busy = second.send_call("bank__look", json!({ "id": "b", "fault": "gate" }));
     wait(|| served.count("bank", "look b") == 1, || "the call of the other".to_owned());
-    let said = first.call("bank__ask", json!({ "id": "a" }));
-    assert_eq!(said.text, "a is for nobody", "{said:?}");
+    let response = first.call("bank__ask", json!({ "id": "a" }));
+    assert_eq!(response.text, "a is for nobody", "{response:?}");
     fs::remove_file(gate).unwrap();
     second.answer(busy);
     for client in &mut clients {
-        assert!(client.heard.iter().all(|heard| heard.get("method").is_none()), "{:?}", client.heard);
+        assert!(
+            client.received.iter().all(|message| message.get("method").is_none()),
+            "{:?}",
+            client.received
+        );
     }
     assert_eq!(served.count("bank", "start"), 1, "they share it");
     // With one call in flight it is clear to which client the question belongs.
@@ -494,19 +501,20 @@ fn rp_17_configuration_of_others_is_read_as_json5_and_mistakes_have_a_place() {
 }
 "#;
     fs::write(&file, text).unwrap();
-    let (said, good) = world.steadfast(&["check", "--config", "openclaw.json"]);
-    assert!(good && said.contains("openclaw.json:4") && said.contains("[servers.bank]"), "{said}");
-    let (said, good) = world.steadfast(&["config", "explain", "bank/pay", "--config", "openclaw.json"]);
-    assert!(good && said.contains("openclaw.json:4"), "{said}");
-    for (from, to, at, what) in [
+    let (output, succeeded) = world.steadfast(&["check", "--config", "openclaw.json"]);
+    assert!(succeeded && output.contains("openclaw.json:4") && output.contains("[servers.bank]"), "{output}");
+    let (output, succeeded) =
+        world.steadfast(&["config", "explain", "bank/pay", "--config", "openclaw.json"]);
+    assert!(succeeded && output.contains("openclaw.json:4"), "{output}");
+    for (from, to, at, part) in [
         ("250,]", "250 300]", "openclaw.json:4:", "comma"),
         ("0x4", "'four'", "openclaw.json:4:", "attempts"),
         ("args: ['--ledger'],", "command: 'other',", "openclaw.json:6:", "twice"),
         ("  mcpServers", "  /* mcpServers", "openclaw.json:", "comment"),
     ] {
         fs::write(&file, text.replace(from, to)).unwrap();
-        let (said, good) = world.steadfast(&["check", "--config", "openclaw.json"]);
-        assert!(!good && said.contains(at) && said.to_lowercase().contains(what), "{to}: {said}");
+        let (output, succeeded) = world.steadfast(&["check", "--config", "openclaw.json"]);
+        assert!(!succeeded && output.contains(at) && output.to_lowercase().contains(part), "{to}: {output}");
     }
 }
 
@@ -536,10 +544,10 @@ fn servers_of_one_name_have_their_own_breakers_and_are_reported() {
     let both = |listed: &str| listed.contains("tool:db:pay") && listed.contains("tool:db~");
     wait(|| both(&breakers()), || format!("both breakers, in:\n{}", breakers()));
     for command in ["status", "doctor"] {
-        let (said, _) = world.steadfast(&[command]);
+        let (output, _) = world.steadfast(&[command]);
         assert!(
-            said.contains("have the name db") && said.contains("/one") && said.contains("/two"),
-            "{said}"
+            output.contains("have the name db") && output.contains("/one") && output.contains("/two"),
+            "{output}"
         );
     }
     // Each finds its own state again.

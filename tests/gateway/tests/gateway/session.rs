@@ -12,8 +12,8 @@ use crate::world::{GatewayWorld, wait};
 fn gr_3_three_transient_failures_exhaust_the_retries_and_the_session_goes_on() {
     GatewayWorld::each("gr_3_stepped", "profile = \"stepped\"\n", |world| {
         let mut client = world.client();
-        let said = client.call("look", json!({ "id": "a", "fault": "error" }));
-        assert!(said.is_error && said.text.contains("503 Service Unavailable"), "{said:?}");
+        let response = client.call("look", json!({ "id": "a", "fault": "error" }));
+        assert!(response.is_error && response.text.contains("503 Service Unavailable"), "{response:?}");
         assert_eq!(world.count("look a"), 3);
         let retries = world.logged_times("tool_call_retry", 2);
         // The remaining part of 100 and 500 ms when it is reported.
@@ -43,7 +43,7 @@ fn gr_4_a_heartbeat_between_two_attempts_is_answered_before_the_second() {
         client.request("ping", json!({}));
         assert_eq!(client.call("pay", json!({ "id": "b" })).text, "pay b, run 1", "other calls too");
         assert_eq!(world.count("look a"), 1);
-        assert!(client.heard.is_empty(), "the call still waits: {:?}", client.heard);
+        assert!(client.received.is_empty(), "the call still waits: {:?}", client.received);
     });
 }
 
@@ -54,14 +54,14 @@ fn gr_5_an_agent_that_gets_an_error_continues_with_another_tool() {
         concat!(soon_settled!(), "[tools.\"bank/pay\"]\ntimeout = \"3s\"\n"),
         |world| {
             let mut client = world.client();
-            let said = client.call("pay", json!({ "id": "a", "fault": "hang" }));
+            let response = client.call("pay", json!({ "id": "a", "fault": "hang" }));
             // The response is enough for a decision.
-            assert!(said.is_error && !said.text.is_empty(), "{said:?}");
-            let error = &said.ours["error"];
+            assert!(response.is_error && !response.text.is_empty(), "{response:?}");
+            let error = &response.gateway_meta["error"];
             assert_eq!(
                 (&error["code"], &error["retriable"]),
                 (&json!("outcome_unknown"), &json!(false)),
-                "{said:?}"
+                "{response:?}"
             );
             assert_eq!(client.call("draw", json!({ "id": "instead" })).text, "draw instead, run 1");
         },
@@ -87,8 +87,8 @@ fn each_fails(world: &GatewayWorld, faults: &[&str]) {
         let arguments =
             json!({ "id": fault, "fault": fault, "code": -32603, "text": "oh", "lines": ["no message"] });
         for tool in ["pay", "look"] {
-            let said = client.call(tool, arguments.clone());
-            assert!(said.is_error, "{fault}: {said:?}");
+            let response = client.call(tool, arguments.clone());
+            assert!(response.is_error, "{fault}: {response:?}");
             client.request("ping", json!({}));
             let next = format!("{tool} {number}");
             assert_eq!(
@@ -99,14 +99,14 @@ fn each_fails(world: &GatewayWorld, faults: &[&str]) {
         }
     }
     // Each is logged: as failed, or with an unknown outcome.
-    let told = || -> BTreeSet<String> {
+    let logged = || -> BTreeSet<String> {
         let lines = world.log().into_iter().filter(|line| {
             line["errorCode"].is_string()
                 && (line["event"] == "tool_call_end" || line["event"] == "tool_call_answered_early")
         });
         lines.map(|line| line["requestId"].to_string()).collect()
     };
-    wait(|| told().len() == 2 * faults.len(), || format!("{:#?}", told()));
+    wait(|| logged().len() == 2 * faults.len(), || format!("{:#?}", logged()));
 }
 
 #[test]
@@ -123,10 +123,10 @@ fn gr_7_a_call_that_reports_progress_outlives_the_watchdog() {
         world.until("pay a", 1);
         let silent = send("b", "hang");
         // The second call began later and is ended for its silence. The first one goes on.
-        let said = ToolResponse::of(&client.answer(silent));
-        assert_eq!((said.is_error, said.code.as_deref()), (true, Some("stuck_call")), "{said:?}");
+        let response = ToolResponse::of(&client.answer(silent));
+        assert_eq!((response.is_error, response.code.as_deref()), (true, Some("stuck_call")), "{response:?}");
         world.until("cancelled", 1);
-        assert!(client.heard.iter().all(|message| message["id"] != alive), "it is still running");
+        assert!(client.received.iter().all(|message| message["id"] != alive), "it is still running");
         fs::remove_file(gate).unwrap();
         assert_eq!(ToolResponse::of(&client.answer(alive)).text, "pay a, run 1");
         assert_eq!(world.count("cancelled"), 1);

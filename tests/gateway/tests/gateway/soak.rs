@@ -24,7 +24,7 @@ struct SoakLoad {
 
 impl SoakLoad {
     /// Returns the full load under `cargo xtask test --long`, otherwise a part.
-    fn wanted() -> Self {
+    fn of_this_run() -> Self {
         let share = TestEffort::of_this_run().pick(100, 10, 1);
         Self { calls: 10_000 / share, sessions: 1_000 / share, crashes: 100 / share }
     }
@@ -40,7 +40,7 @@ struct MachineUsage {
 
 impl MachineUsage {
     fn by(pid: u32) -> Self {
-        let count = |what: &str| fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
+        let count = |kind: &str| fs::read_dir(format!("/proc/{pid}/{kind}")).unwrap().count();
         Self { processes: descendants(pid).len(), threads: count("task"), handles: count("fd") }
     }
 
@@ -89,8 +89,8 @@ fn work(client: &mut McpTestClient, calls: usize, name: &str) {
 
 /// Crashes the server during a read, which the next server then answers.
 fn crash(client: &mut McpTestClient, id: &str) {
-    let said = client.call("look", json!({ "id": id, "fault": "die_after", "times": 1 }));
-    assert_eq!(said.text, format!("look {id}, run 2"), "{said:?}");
+    let response = client.call("look", json!({ "id": id, "fault": "die_after", "times": 1 }));
+    assert_eq!(response.text, format!("look {id}, run 2"), "{response:?}");
 }
 
 /// Runs a session from its beginning to its end.
@@ -107,7 +107,7 @@ fn visit(gateway: &McpTestClient, name: &str, does: impl FnOnce(&mut McpTestClie
 
 #[test]
 fn sf_9_calls_sessions_and_crashes_leave_nothing_behind() {
-    let load = SoakLoad::wanted();
+    let load = SoakLoad::of_this_run();
     // With so many crashes among so few calls the breaker would open.
     GatewayWorld::each("sf_9_soak", "breaker.mode = \"off\"\n", |world| {
         let mut client = world.client();
@@ -153,10 +153,10 @@ fn sf_9_calls_sessions_and_crashes_leave_nothing_behind() {
             for number in 0..crashes {
                 let mut other = world.client();
                 crash(&mut other, &format!("crash {number}"));
-                let (gateway, held) = (other.pid(), descendants(other.pid()));
+                let (gateway, children) = (other.pid(), descendants(other.pid()));
                 assert!(other.hang_up().success());
                 wait(
-                    || !is_running(gateway) && held.iter().all(|pid| !is_running(*pid)),
+                    || !is_running(gateway) && children.iter().all(|pid| !is_running(*pid)),
                     || "the end of all".to_owned(),
                 );
             }
@@ -191,22 +191,23 @@ fn sf_9_a_call_leaves_less_than_a_kilobyte_on_the_heap() {
         });
         let port: u16 = fs::read_to_string(&file).unwrap().parse().unwrap();
         let heap = || -> u64 {
-            let mut told = String::new();
-            TcpStream::connect(("127.0.0.1", port)).unwrap().read_to_string(&mut told).unwrap();
-            told.parse().unwrap()
+            let mut text = String::new();
+            TcpStream::connect(("127.0.0.1", port)).unwrap().read_to_string(&mut text).unwrap();
+            text.parse().unwrap()
         };
         let mut work = |numbers: Range<u32>| {
             for number in numbers {
                 let id = format!("own {number:05}");
                 let (tool, fault) = [("look", ""), ("pay", ""), ("look", "400")][number as usize % 3];
-                let said = client.call(tool, json!({ "id": id, "fault": fault }));
-                assert_eq!(said.is_error, fault == "400", "{said:?}");
+                let response = client.call(tool, json!({ "id": id, "fault": fault }));
+                assert_eq!(response.is_error, fault == "400", "{response:?}");
             }
         };
         work(0..WARM);
         let before = heap();
         work(WARM..WARM + CALLS);
-        let told = || format!("{before} bytes, then {} after {CALLS} calls, {front:?} to {back:?}", heap());
-        wait(|| heap() < before + MOST, told);
+        let description =
+            || format!("{before} bytes, then {} after {CALLS} calls, {front:?} to {back:?}", heap());
+        wait(|| heap() < before + MOST, description);
     }
 }

@@ -94,9 +94,9 @@ impl SharedGateway {
 
     /// Returns the answer of this endpoint.
     fn see(&self, path: &str) -> Value {
-        let (status, seen) = self.get(GRAFANA, path);
-        assert_eq!(status, 200, "{path}: {seen}");
-        seen
+        let (status, body) = self.get(GRAFANA, path);
+        assert_eq!(status, 200, "{path}: {body}");
+        body
     }
 
     fn admin(&self) -> String {
@@ -138,29 +138,33 @@ fn sf_7_the_same_key_of_two_tenants_is_two_calls() {
     let (mut ann, mut bob) = (shared.client(ANN), shared.client(BOB));
     let arguments = json!({ "id": "m" });
     assert_eq!(ann.call_keyed("pay", arguments.clone(), "k").text, "pay m, run 1");
-    let said = bob.call_keyed("pay", arguments.clone(), "k");
-    assert_eq!((said.text.as_str(), said.from_cache), ("pay m, run 2", false), "{said:?}");
+    let response = bob.call_keyed("pay", arguments.clone(), "k");
+    assert_eq!((response.text.as_str(), response.from_cache), ("pay m, run 2", false), "{response:?}");
     for client in [&mut ann, &mut bob] {
         assert!(client.call_keyed("pay", arguments.clone(), "k").from_cache, "to each its own");
     }
     let pay = call("bank/pay", json!({ "id": "h" }), Some("h"));
     for (token, text) in [(ANN, "pay h, run 1"), (BOB, "pay h, run 2"), (ANN, "pay h, run 1")] {
-        let (status, said) = shared.post(token, "/v1/calls", &pay);
-        assert_eq!((status, &said["output"]["content"]["content"][0]["text"]), (200, &json!(text)), "{said}");
+        let (status, answer) = shared.post(token, "/v1/calls", &pay);
+        assert_eq!(
+            (status, &answer["output"]["content"]["content"][0]["text"]),
+            (200, &json!(text)),
+            "{answer}"
+        );
     }
     assert_eq!((shared.world.count("pay m"), shared.world.count("pay h")), (2, 2));
     for (tenant, actor) in [("acme", "ann"), ("umbra", "bob")] {
-        let seen = shared.see(&format!("/v1/records?tenant={tenant}"));
-        let records = seen["records"].as_array().unwrap();
-        assert_eq!(records.len(), 2, "{seen}");
+        let body = shared.see(&format!("/v1/records?tenant={tenant}"));
+        let records = body["records"].as_array().unwrap();
+        assert_eq!(records.len(), 2, "{body}");
         assert!(
             records.iter().all(|record| record["tenant"] == tenant && record["actor"] == actor),
-            "{seen}"
+            "{body}"
         );
     }
-    let seen = shared.see("/v1/sessions");
+    let body = shared.see("/v1/sessions");
     let mut sessions: Vec<_> =
-        seen["sessions"].as_array().unwrap().iter().map(|one| (&one["actor"], &one["tenant"])).collect();
+        body["sessions"].as_array().unwrap().iter().map(|one| (&one["actor"], &one["tenant"])).collect();
     sessions.sort_by_key(|(actor, _)| actor.as_str());
     assert_eq!(sessions, [(&json!("ann"), &json!("acme")), (&json!("bob"), &json!("umbra"))]);
 }
@@ -175,10 +179,10 @@ fn sf_7_an_envelope_that_names_another_than_its_token_is_refused() {
         assert_eq!(shared.post(ANN, "/v1/calls", &named).0, 200, "{field}");
         named["target"][field] = other.into();
         for path in ["/v1/calls", "/v1/calls/begin"] {
-            let (status, said) = shared.post(ANN, path, &named);
-            let message = said["error"]["message"].as_str().unwrap_or_default();
-            assert_eq!(status, 403, "{said}");
-            assert!(message.contains(&format!("`{own}`")) && message.contains("omit it"), "{said}");
+            let (status, answer) = shared.post(ANN, path, &named);
+            let message = answer["error"]["message"].as_str().unwrap_or_default();
+            assert_eq!(status, 403, "{answer}");
+            assert!(message.contains(&format!("`{own}`")) && message.contains("omit it"), "{answer}");
         }
     }
     assert_eq!(shared.world.count("pay a"), 2);
@@ -199,17 +203,17 @@ fn sf_7_what_one_tenant_broke_works_for_the_other() {
     assert_eq!(ann.call("pay", json!({ "id": "b" })).code.as_deref(), Some("approval_required"));
     assert_eq!(shared.post(ANN, "/v1/calls", &call("bank/pay", json!({ "id": "b" }), None)).0, 409);
     let waiting = |tenant: &str| {
-        let seen = shared.see(&format!("/v1/approvals?tenant={tenant}"));
-        seen["approvals"].as_array().unwrap().len()
+        let body = shared.see(&format!("/v1/approvals?tenant={tenant}"));
+        body["approvals"].as_array().unwrap().len()
     };
     wait(|| waiting("acme") > 0, || "a request of Ann's".to_owned());
     assert_eq!(waiting("umbra"), 0);
     assert_eq!(bob.call("pay", json!({ "id": "b" })).text, "pay b, run 1");
     assert_eq!(shared.post(BOB, "/v1/calls", &call("bank/pay", json!({ "id": "b" }), None)).0, 200);
     // The breaker.
-    let (status, said) =
+    let (status, answer) =
         shared.post(&shared.admin(), "/v1/breakers/tool:bank:look?tenant=acme", &json!({ "to": "open" }));
-    assert_eq!(status, 200, "{said}");
+    assert_eq!(status, 200, "{answer}");
     let look = call("bank/look", json!({ "id": "c" }), None);
     assert_eq!(ann.call("look", json!({ "id": "c" })).code.as_deref(), Some("circuit_open"));
     assert_eq!(shared.post(ANN, "/v1/calls", &look).0, 503);
@@ -242,15 +246,15 @@ fn sf_7_the_guard_stops_a_conversation_and_not_one_of_that_name_elsewhere() {
 #[test]
 fn sf_7_calls_that_hosts_run_and_sessions_of_another_tenant_are_not_there() {
     let shared = SharedGateway::new("sf_7_tenants_hosts", "");
-    let (status, begun) = shared.post(ANN, "/v1/calls/begin", &call("host/pay", json!({}), None));
-    assert_eq!((status, &begun["next"]), (200, &json!("run")), "{begun}");
-    let path = |deed: &str| format!("/v1/calls/{}/{deed}", begun["id"].as_str().unwrap());
+    let (status, started) = shared.post(ANN, "/v1/calls/begin", &call("host/pay", json!({}), None));
+    assert_eq!((status, &started["next"]), (200, &json!("run")), "{started}");
+    let path = |deed: &str| format!("/v1/calls/{}/{deed}", started["id"].as_str().unwrap());
     let report = json!({ "attempt": 1, "output": { "content": "done" } });
     for (deed, body) in
         [("report", &report), ("heartbeat", &json!({ "attempt": 1 })), ("cancel", &Value::Null)]
     {
-        let (status, said) = shared.post(BOB, &path(deed), body);
-        assert_eq!(status, 404, "{deed}: {said}");
+        let (status, answer) = shared.post(BOB, &path(deed), body);
+        assert_eq!(status, 404, "{deed}: {answer}");
     }
     assert_eq!(shared.post(ANN, &path("report"), &report).0, 200);
     let (ann, bob) = (shared.client(ANN), shared.client(BOB));
@@ -285,9 +289,9 @@ fn sf_7_a_client_cannot_report_on_a_tool_that_runs_here() {
         for (path, body) in
             [("/v1/failures", &failure), ("/v1/successes", &success), ("/v1/calls/begin", &begin)]
         {
-            let (status, said) = shared.post(ANN, path, body);
-            let message = said["error"]["message"].as_str().unwrap_or_default();
-            assert!(status == 403 && message.contains("runs in this gateway"), "{tool} {path}: {said}");
+            let (status, answer) = shared.post(ANN, path, body);
+            let message = answer["error"]["message"].as_str().unwrap_or_default();
+            assert!(status == 403 && message.contains("runs in this gateway"), "{tool} {path}: {answer}");
         }
         assert_eq!(shared.post(&shared.admin(), "/v1/failures", &failure).0, 200);
     }
@@ -296,16 +300,16 @@ fn sf_7_a_client_cannot_report_on_a_tool_that_runs_here() {
     let failure = json!({ "toolName": "fetch", "error": "no", "arguments": arguments });
     assert_eq!(shared.post(ANN, "/v1/failures", &failure).0, 403);
     // A call of the host's own tool continues. It does not count for that domain.
-    let (status, begun) = shared.post(ANN, "/v1/calls/begin", &call("host/fetch", arguments, None));
-    assert_eq!(status, 200, "{begun}");
+    let (status, started) = shared.post(ANN, "/v1/calls/begin", &call("host/fetch", arguments, None));
+    assert_eq!(status, 200, "{started}");
     let source = json!({ "kind": "exit", "code": 127 });
     let report = json!({ "attempt": 1, "failure": { "message": "no", "source": source } });
-    let path = format!("/v1/calls/{}/report", begun["id"].as_str().unwrap());
-    let (_, said) = shared.post(ANN, &path, &report);
-    assert_eq!(said["result"]["error"]["code"], "upstream_unavailable", "{said}");
-    let seen = shared.get(&shared.admin(), "/v1/domains?tenant=acme").1;
-    let of = |domain: &str| seen["domains"].as_array().unwrap().iter().any(|one| one["domain"] == domain);
-    assert!(of("host") && !of("api.example.com"), "{seen}");
+    let path = format!("/v1/calls/{}/report", started["id"].as_str().unwrap());
+    let (_, answer) = shared.post(ANN, &path, &report);
+    assert_eq!(answer["result"]["error"]["code"], "upstream_unavailable", "{answer}");
+    let body = shared.get(&shared.admin(), "/v1/domains?tenant=acme").1;
+    let of = |domain: &str| body["domains"].as_array().unwrap().iter().any(|one| one["domain"] == domain);
+    assert!(of("host") && !of("api.example.com"), "{body}");
     // Tools that a host names otherwise are its own.
     for own in ["host", "web"] {
         let failure = json!({ "toolName": "pay", "pluginName": own, "error": "no" });
@@ -339,8 +343,8 @@ fn sf_6_sf_7_tokens_change_while_it_runs_and_are_written_nowhere() {
     let listening = shared.ping(BOB, &bob.session()).line("GET /mcp HTTP/1.1");
     let listening = thread::spawn(move || send(&listening).unwrap().status);
     let is_listening = || {
-        let seen = shared.see("/v1/sessions");
-        seen["sessions"].as_array().unwrap().iter().any(|one| one["listens"] == true)
+        let body = shared.see("/v1/sessions");
+        body["sessions"].as_array().unwrap().iter().any(|one| one["listens"] == true)
     };
     wait(is_listening, || "that Bob listens".to_owned());
     let (_, others) = TOKENS.split_once("[tokens.grafana]").unwrap();
@@ -349,13 +353,13 @@ fn sf_6_sf_7_tokens_change_while_it_runs_and_are_written_nowhere() {
     shared.configure(&changed);
     wait(|| listening.is_finished(), || "that Bob's stream ends".to_owned());
     assert_eq!(listening.join().unwrap(), 200);
-    for gone in [ANN, BOB] {
-        assert_eq!(shared.post(gone, "/v1/calls", &pay).0, 401);
-        assert_eq!(send(&shared.ping(gone, &ann.session())).unwrap().status, 401);
+    for revoked in [ANN, BOB] {
+        assert_eq!(shared.post(revoked, "/v1/calls", &pay).0, 401);
+        assert_eq!(send(&shared.ping(revoked, &ann.session())).unwrap().status, 401);
     }
     // The same name with another token is another Ann.
-    let (status, said) = shared.post(NEXT, "/v1/calls", &pay);
-    assert_eq!((status, &said["fromCache"]), (200, &json!(true)), "{said}");
+    let (status, answer) = shared.post(NEXT, "/v1/calls", &pay);
+    assert_eq!((status, &answer["fromCache"]), (200, &json!(true)), "{answer}");
     assert_eq!(send(&shared.ping(NEXT, &ann.session())).unwrap().status, 200, "her session goes on");
     // An invalid configuration keeps the current tokens.
     shared.world.configure("[tokens.ann]\ntoken = \"short\"\n");
@@ -375,8 +379,8 @@ fn sf_7_the_audit_log_distinguishes_commands_from_programs_and_names_the_operato
     // The command line needs the tokens too if the configuration names them.
     let config = TOKENS.replace("${TOKEN_OF_ANN}", ANN).replace("${TOKEN_OF_BOB}", BOB);
     shared.world.configure(&config.replace("${TOKEN_OF_GRAFANA}", GRAFANA));
-    let (said, went_well) = shared.world.steadfast(&["breaker", "open", "bank/pay"]);
-    assert!(went_well, "{said}");
+    let (output, succeeded) = shared.world.steadfast(&["breaker", "open", "bank/pay"]);
+    assert!(succeeded, "{output}");
     assert_eq!(shared.ask(&admin, "PUT /v1/switches", &json!({ "guard": "shadow" })).0, 200);
     let (_, audit) = shared.get(&admin, "/v1/audit");
     let entries = audit["audit"].as_array().unwrap();
@@ -395,9 +399,9 @@ fn sf_7_a_large_result_is_readable_only_by_the_caller() {
     let (mut ann, mut bob, mut eve) = (shared.client(ANN), shared.client(BOB), shared.client(NEXT));
     let text = "0123456789".repeat(300);
     let arguments = json!({ "id": "a", "fault": "text", "text": text });
-    let said = ann.call("look", arguments.clone());
-    let uri = said.ours["shortened"]["readAt"].as_str().unwrap().to_owned();
-    let id = said.ours["shortened"]["id"].as_str().unwrap().to_owned();
+    let response = ann.call("look", arguments.clone());
+    let uri = response.gateway_meta["shortened"]["readAt"].as_str().unwrap().to_owned();
+    let id = response.gateway_meta["shortened"]["id"].as_str().unwrap().to_owned();
     let (status, over_http) = shared.post(ANN, "/v1/calls", &call("bank/look", arguments, None));
     assert_eq!(status, 200, "{over_http}");
     let path = over_http["shortened"]["readAt"].as_str().unwrap().to_owned();

@@ -48,19 +48,19 @@ fn behind_the_pause(
 /// Returns true if a call was refused by the breaker, or because its client repeats itself. A call that ran and ended
 /// because it opened the breaker was not refused.
 fn is_refused(message: &Value) -> bool {
-    let said = ToolResponse::of(message);
-    let code = said.code.as_deref();
+    let response = ToolResponse::of(message);
+    let code = response.code.as_deref();
     let is_refusal = ["circuit_open", "loop_detected", "tool_error_limit"].map(Some).contains(&code);
-    is_refusal && said.ours["attempts"] == 0
+    is_refusal && response.gateway_meta["attempts"] == 0
 }
 
 /// Returns the trust states of a tool, as notified. A second gateway that shares the state sends the same
 /// notifications.
 fn states(world: &GatewayWorld) -> Vec<(String, String)> {
     let is_own = |line: &Value| line["notification"] == "trust_changed" && line["fromElsewhere"] != true;
-    let told = world.logged("notification").into_iter().filter(is_own);
+    let changes = world.logged("notification").into_iter().filter(is_own);
     let text = |line: &Value, name: &str| line[name].as_str().unwrap().to_owned();
-    told.map(|line| (text(&line, "fromState"), text(&line, "trustState"))).collect()
+    changes.map(|line| (text(&line, "fromState"), text(&line, "trustState"))).collect()
 }
 
 /// Decision 0020 defines which refusal comes first if both the breaker and trust apply.
@@ -79,11 +79,14 @@ fn rp_14_a_service_degrades_and_comes_back() {
     // Turns 1 to 3: the service is unavailable. No approval is requested yet.
     let mut turn = 0;
     for _ in 1..=3 {
-        let said = ToolResponse::of(&behind_the_pause(&mut client, &mut turn, "look", &data("503")).1);
-        assert!(said.is_error && said.code.as_deref() != Some("approval_required"), "turn {turn}: {said:?}");
+        let response = ToolResponse::of(&behind_the_pause(&mut client, &mut turn, "look", &data("503")).1);
+        assert!(
+            response.is_error && response.code.as_deref() != Some("approval_required"),
+            "turn {turn}: {response:?}"
+        );
     }
-    let told = world.logged_times("notification", 1);
-    let message = told[0]["message"].as_str().unwrap();
+    let notifications = world.logged_times("notification", 1);
+    let message = notifications[0]["message"].as_str().unwrap();
     for part in
         ["bank/look at api.example.com", "needs approval until", "3 failures in 1 h", "3 successful calls"]
     {
@@ -93,8 +96,8 @@ fn rp_14_a_service_degrades_and_comes_back() {
     let (id, question) = behind_the_pause(&mut client, &mut turn, "look", &data("503"));
     assert!(question["params"]["message"].as_str().unwrap().contains("3 failures in 1 h"), "{question}");
     client.reply(&question, json!({ "action": "accept", "content": { "decision": "once" } }));
-    let said = ToolResponse::of(&client.answer(id));
-    assert!(said.is_error && said.text.contains("503"), "{said:?}");
+    let response = ToolResponse::of(&client.answer(id));
+    assert!(response.is_error && response.text.contains("503"), "{response:?}");
     client.hang_up();
     // Half an hour later: the stored times are moved back by that much.
     let file = world.folder().join("reliability.json");
@@ -110,13 +113,16 @@ fn rp_14_a_service_degrades_and_comes_back() {
     let mut client = start();
     for id in 5..=7 {
         let data = json!({ "id": id.to_string(), "url": "https://api.example.com/data" });
-        let said = ToolResponse::of(&behind_the_pause(&mut client, &mut turn, "look", &data).1);
-        assert_eq!(said.text, format!("look {id}, run 1"), "{said:?}");
+        let response = ToolResponse::of(&behind_the_pause(&mut client, &mut turn, "look", &data).1);
+        assert_eq!(response.text, format!("look {id}, run 1"), "{response:?}");
     }
     wait(|| states(&world).len() == 3, || format!("{:?}", states(&world)));
-    let told = states(&world);
-    let told: Vec<_> = told.iter().map(|(from, to)| (from.as_str(), to.as_str())).collect();
-    assert_eq!(told, [("TRUSTED", "ESCALATED"), ("ESCALATED", "RECOVERING"), ("RECOVERING", "TRUSTED")]);
+    let transitions = states(&world);
+    let transitions: Vec<_> = transitions.iter().map(|(from, to)| (from.as_str(), to.as_str())).collect();
+    assert_eq!(
+        transitions,
+        [("TRUSTED", "ESCALATED"), ("ESCALATED", "RECOVERING"), ("RECOVERING", "TRUSTED")]
+    );
     let last = world.logged("notification").pop().unwrap();
     let message = last["message"].as_str().unwrap();
     assert_eq!(message, "bank/look at api.example.com is trusted again: 3 successful calls");
@@ -129,14 +135,18 @@ fn rp_14_a_failing_call_repeated_at_once_is_reported_as_a_loop_without_a_request
     GatewayWorld::each("rp_14_loop", SOON, |world| {
         let mut client = world.client_that_can(json!({ "elicitation": {} }));
         let data = json!({ "id": "data", "url": "https://api.example.com/data", "fault": "503" });
-        let said = [(); 3].map(|()| client.call("look", data.clone()));
-        assert!(said[0].is_error && !said[0].text.contains("[LOOP DETECTED]"), "{said:?}");
-        assert!(said[1].is_error && said[1].text.contains("[LOOP DETECTED]"), "{said:?}");
-        assert_eq!(said[2].code.as_deref(), Some("loop_detected"), "the guard speaks first: {said:?}");
+        let responses = [(); 3].map(|()| client.call("look", data.clone()));
+        assert!(responses[0].is_error && !responses[0].text.contains("[LOOP DETECTED]"), "{responses:?}");
+        assert!(responses[1].is_error && responses[1].text.contains("[LOOP DETECTED]"), "{responses:?}");
+        assert_eq!(
+            responses[2].code.as_deref(),
+            Some("loop_detected"),
+            "the guard speaks first: {responses:?}"
+        );
         assert!(
-            client.heard.iter().all(|message| message["method"] != "elicitation/create"),
+            client.received.iter().all(|message| message["method"] != "elicitation/create"),
             "{:?}",
-            client.heard
+            client.received
         );
         assert_eq!(states(&world), [], "a refusal is no failure of the tool");
     });
@@ -149,7 +159,7 @@ fn rp_14_a_service_degrades_and_comes_back_for_a_client_that_names_no_turns() {
     let gap = "guard.turn_gap = \"50ms\"\n";
     let world = GatewayWorld::of(
         "rp_14_no_turns",
-        &format!("{SOON}{gap}{PAUSE}{KEPT}"),
+        &format!("{SOON}{gap}{PAUSE}{TRUST_FILE}"),
         TestTransport::Stdio,
         TestTransport::Stdio,
     );
@@ -159,17 +169,20 @@ fn rp_14_a_service_degrades_and_comes_back_for_a_client_that_names_no_turns() {
     // Turns 1 to 3.
     for number in 1..=3 {
         assert_eq!(states(&world), [], "before failure {number}");
-        let said = ToolResponse::of(&behind_a_pause(&mut client, &data("503")).1);
-        assert!(said.is_error && said.code.as_deref() != Some("approval_required"), "{number}: {said:?}");
+        let response = ToolResponse::of(&behind_a_pause(&mut client, &data("503")).1);
+        assert!(
+            response.is_error && response.code.as_deref() != Some("approval_required"),
+            "{number}: {response:?}"
+        );
     }
-    let told = world.logged_times("notification", 1);
-    assert_eq!(told[0]["trustState"], "ESCALATED", "{told:?}");
+    let notifications = world.logged_times("notification", 1);
+    assert_eq!(notifications[0]["trustState"], "ESCALATED", "{notifications:?}");
     // Turn 4.
     let (id, question) = behind_a_pause(&mut client, &data("503"));
     assert!(question["params"]["message"].as_str().unwrap().contains("3 failures in 1 h"), "{question}");
     client.reply(&question, json!({ "action": "accept", "content": { "decision": "once" } }));
-    let said = ToolResponse::of(&client.answer(id));
-    assert!(said.is_error && said.text.contains("503"), "{said:?}");
+    let response = ToolResponse::of(&client.answer(id));
+    assert!(response.is_error && response.text.contains("503"), "{response:?}");
     client.hang_up();
     // Half an hour later: turns 5 to 7.
     passes(&world, 31);
@@ -183,9 +196,12 @@ fn rp_14_a_service_degrades_and_comes_back_for_a_client_that_names_no_turns() {
         );
     }
     wait(|| states(&world).len() == 3, || format!("{:?}", states(&world)));
-    let told = states(&world);
-    let told: Vec<_> = told.iter().map(|(from, to)| (from.as_str(), to.as_str())).collect();
-    assert_eq!(told, [("TRUSTED", "ESCALATED"), ("ESCALATED", "RECOVERING"), ("RECOVERING", "TRUSTED")]);
+    let transitions = states(&world);
+    let transitions: Vec<_> = transitions.iter().map(|(from, to)| (from.as_str(), to.as_str())).collect();
+    assert_eq!(
+        transitions,
+        [("TRUSTED", "ESCALATED"), ("ESCALATED", "RECOVERING"), ("RECOVERING", "TRUSTED")]
+    );
 }
 
 /// Repeats a call of `look` without a named turn until a pause of its user is long enough. Returns the id of the call,
@@ -236,20 +252,20 @@ fn rp_15_a_dangerous_command_blocks_the_tool_until_an_operator_resets_it() {
         };
         // Turns 1 and 2: a permission error is nothing unusual.
         for (turn, command) in [(1, "rm /protected/file"), (2, "cat /protected/secrets")] {
-            let said = run(&mut client, turn, command);
-            assert!(said.is_error && said.text.contains("Permission denied"), "{said:?}");
+            let response = run(&mut client, turn, command);
+            assert!(response.is_error && response.text.contains("Permission denied"), "{response:?}");
         }
         assert_eq!(client.count_notifications("notifications/message"), 0);
         // Turn 3: a dangerous command costs the tool its trust at once, and a notification is sent.
-        let said = run(&mut client, 3, "sudo rm -rf /");
-        assert!(said.is_error && said.text.contains("Permission denied"), "{said:?}");
-        let told = world.logged_times("notification", 1);
+        let response = run(&mut client, 3, "sudo rm -rf /");
+        assert!(response.is_error && response.text.contains("Permission denied"), "{response:?}");
+        let notifications = world.logged_times("notification", 1);
         assert_eq!(
-            (&told[0]["trustState"], &told[0]["level"]),
+            (&notifications[0]["trustState"], &notifications[0]["level"]),
             (&json!("BLOCKED"), &json!("error")),
-            "{told:?}"
+            "{notifications:?}"
         );
-        let message = told[0]["message"].as_str().unwrap();
+        let message = notifications[0]["message"].as_str().unwrap();
         assert!(message.contains("bank/draw is blocked until an operator resets it"), "{message}");
         // From now on the tool does not run at all, and no approval is requested from the client's user.
         let refused = run(&mut client, 4, "ls");
@@ -279,14 +295,21 @@ fn rp_16_one_server_fails_and_the_others_stay_free() {
         let mut github = world.client_of("github", |_| {});
         // Two failures, of two tools.
         for (tool, id) in [("look", "a"), ("draw", "b")] {
-            let said = atlassian.call(tool, json!({ "id": id, "fault": "hang" }));
-            assert!(said.is_error && said.code.as_deref() != Some("approval_required"), "{said:?}");
+            let response = atlassian.call(tool, json!({ "id": id, "fault": "hang" }));
+            assert!(
+                response.is_error && response.code.as_deref() != Some("approval_required"),
+                "{response:?}"
+            );
         }
         // All tools of the server need approval, even those that never failed, and none of them runs.
         for tool in ["look", "draw", "pay", "sort"] {
-            let said = atlassian.call(tool, json!({ "id": "c" }));
-            assert_eq!((said.is_error, said.code.as_deref()), (true, Some("approval_required")), "{said:?}");
-            assert!(said.text.contains("atlassian"), "it says what has lost trust: {said:?}");
+            let response = atlassian.call(tool, json!({ "id": "c" }));
+            assert_eq!(
+                (response.is_error, response.code.as_deref()),
+                (true, Some("approval_required")),
+                "{response:?}"
+            );
+            assert!(response.text.contains("atlassian"), "it says what has lost trust: {response:?}");
             assert_eq!(world.count(&format!("{tool} c")), 0);
         }
         // Tools of the other server do not, even with the same names, and even if that server starts only now.
@@ -296,16 +319,16 @@ fn rp_16_one_server_fails_and_the_others_stay_free() {
             assert_eq!(later.call(tool, json!({ "id": "h" })).text, format!("{tool} h, run 1"));
         }
         // A gateway that starts later in front of the same server knows of it.
-        let said = turn(&mut world.client_of("atlassian", |_| {}), 7, "sort", json!({ "id": "d" }));
-        assert_eq!(said.code.as_deref(), Some("approval_required"), "{said:?}");
+        let response = turn(&mut world.client_of("atlassian", |_| {}), 7, "sort", json!({ "id": "d" }));
+        assert_eq!(response.code.as_deref(), Some("approval_required"), "{response:?}");
         // The session continues.
         atlassian.request("ping", json!({}));
         assert!(atlassian.request("tools/list", json!({}))["result"].is_object());
         // An operator restores trust in the server, and in nothing else.
-        let (said, good) = world.steadfast(&["reset", "domain:atlassian"]);
-        assert!(good && said == "trust restored: domain:atlassian\n", "{said}");
-        let said = turn(&mut world.client_of("atlassian", |_| {}), 8, "sort", json!({ "id": "e" }));
-        assert_eq!(said.text, "sort e, run 1");
+        let (output, succeeded) = world.steadfast(&["reset", "domain:atlassian"]);
+        assert!(succeeded && output == "trust restored: domain:atlassian\n", "{output}");
+        let response = turn(&mut world.client_of("atlassian", |_| {}), 8, "sort", json!({ "id": "e" }));
+        assert_eq!(response.text, "sort e, run 1");
     });
 }
 
@@ -326,12 +349,15 @@ fn rp_16_by_default_the_tool_that_times_out_asks_and_neither_its_neighbours_nor_
             ToolResponse::of(&behind_the_pause(&mut atlassian, &mut turn, "look", &arguments).1)
         };
         for id in ["a", "b", "c"] {
-            let said = look(id, "hang");
-            assert!(said.is_error && said.code.as_deref() != Some("approval_required"), "{said:?}");
+            let response = look(id, "hang");
+            assert!(
+                response.is_error && response.code.as_deref() != Some("approval_required"),
+                "{response:?}"
+            );
         }
-        let said = look("d", "");
-        assert_eq!(said.code.as_deref(), Some("approval_required"), "{said:?}");
-        assert!(said.text.contains("3 failures in 1 h"), "{said:?}");
+        let response = look("d", "");
+        assert_eq!(response.code.as_deref(), Some("approval_required"), "{response:?}");
+        assert!(response.text.contains("3 failures in 1 h"), "{response:?}");
         assert_eq!(world.count("look d"), 0);
         // The log is written asynchronously.
         wait(|| !states(&world).is_empty(), || format!("{:#?}", world.log()));
@@ -348,23 +374,23 @@ fn rp_8_a_client_that_asked_for_notifications_receives_an_unknown_outcome() {
     GatewayWorld::each("rp_8_unknown", "guard.mode = \"off\"\n", |world| {
         let mut client = world.client();
         assert_eq!(client.request("logging/setLevel", json!({ "level": "info" }))["result"], json!({}));
-        let said = client.call("pay", json!({ "id": "a", "fault": "die_after" }));
-        assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
-        let heard = client.next_notification("notifications/message");
-        let data = &heard["params"]["data"];
+        let response = client.call("pay", json!({ "id": "a", "fault": "die_after" }));
+        assert_eq!(response.code.as_deref(), Some("outcome_unknown"), "{response:?}");
+        let notification = client.next_notification("notifications/message");
+        let data = &notification["params"]["data"];
         assert_eq!(
             (&data["event"], &data["tool"]["tool"]),
             (&json!("outcome_unknown"), &json!("pay")),
-            "{heard}"
+            "{notification}"
         );
         // In the newer era a call asks for itself.
         let mut modern = world.modern_client(json!({}));
         let loud = json!({ "io.modelcontextprotocol/logLevel": "info" });
-        for (meta, heard) in [(json!({}), 0), (loud, 1)] {
-            let arguments = json!({ "id": format!("b{heard}"), "fault": "die_after" });
-            let said = modern.call_with("pay", arguments, meta);
-            assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
-            assert_eq!(modern.count_notifications("notifications/message"), heard);
+        for (meta, expected) in [(json!({}), 0), (loud, 1)] {
+            let arguments = json!({ "id": format!("b{expected}"), "fault": "die_after" });
+            let response = modern.call_with("pay", arguments, meta);
+            assert_eq!(response.code.as_deref(), Some("outcome_unknown"), "{response:?}");
+            assert_eq!(modern.count_notifications("notifications/message"), expected);
         }
     });
 }
@@ -391,9 +417,13 @@ fn rp_8_a_client_with_notifications_off_receives_none_of_its_requests_and_outcom
         // All notifications are in the log. The client receives those that are not silenced.
         wait(|| world.logged("notification").len() == 4, || format!("{:?}", world.logged("notification")));
         for (tool, event) in [("fold", "approval_requested"), ("draw", "outcome_unknown")] {
-            let heard = client.next_notification("notifications/message");
-            let data = &heard["params"]["data"];
-            assert_eq!((&data["tool"]["tool"], &data["event"]), (&json!(tool), &json!(event)), "{heard}");
+            let notification = client.next_notification("notifications/message");
+            let data = &notification["params"]["data"];
+            assert_eq!(
+                (&data["tool"]["tool"], &data["event"]),
+                (&json!(tool), &json!(event)),
+                "{notification}"
+            );
         }
     }
 }
@@ -414,7 +444,7 @@ fn look(client: &mut McpTestClient, id: &str, words: &str) -> ToolResponse {
 }
 
 /// Makes these calls. Returns the number that ran before approval was required.
-fn asked_after(client: &mut McpTestClient, calls: &[&str]) -> Option<usize> {
+fn calls_before_approval(client: &mut McpTestClient, calls: &[&str]) -> Option<usize> {
     calls.iter().enumerate().position(|(number, words)| {
         look(client, &number.to_string(), words).code.as_deref() == Some("approval_required")
     })
@@ -445,8 +475,8 @@ fn rp_2_the_severity_of_a_failure_is_in_its_record() {
         assert!(look(&mut client, &number.to_string(), words).is_error, "{words}");
     }
     client.hang_up();
-    let (listed, good) = world.steadfast(&["failures", "bank/look", "--json"]);
-    assert!(good, "{listed}");
+    let (listed, succeeded) = world.steadfast(&["failures", "bank/look", "--json"]);
+    assert!(succeeded, "{listed}");
     let listed: Value = serde_json::from_str(&listed).unwrap();
     let records = listed["failures"].as_array().unwrap();
     for (words, severity) in rows {
@@ -460,7 +490,7 @@ fn rp_2_the_severity_of_a_failure_is_in_its_record() {
 fn rp_3_a_tool_loses_trust_by_count_by_run_and_by_rate_and_by_what_the_filter_counts() {
     let run = "trust.count = \"none\"\ntrust.consecutive = 2\n";
     let rate = "trust.count = \"none\"\ntrust.rate = 0.5\ntrust.rate_at_least = 4\n";
-    for (name, rules, calls, asked) in [
+    for (name, rules, calls, expected) in [
         ("count", "", &[DOWN, FINE, DOWN, FINE, DOWN, FINE][..], Some(5)),
         ("a run", run, &[DOWN, FINE, DOWN, FINE, DOWN, DOWN, FINE], Some(6)),
         ("a rate", rate, &[DOWN, FINE, FINE, FINE, DOWN, DOWN, FINE], Some(6)),
@@ -474,7 +504,7 @@ fn rp_3_a_tool_loses_trust_by_count_by_run_and_by_rate_and_by_what_the_filter_co
         ),
     ] {
         let world = GatewayWorld::of("rp_3", &only_trust(rules), TestTransport::Stdio, TestTransport::Stdio);
-        assert_eq!(asked_after(&mut world.client(), calls), asked, "{name}");
+        assert_eq!(calls_before_approval(&mut world.client(), calls), expected, "{name}");
     }
 }
 
@@ -485,7 +515,7 @@ fn passes(world: &GatewayWorld, minutes: u64) {
     fs::write(&file, older(written, minutes * 60 * 1000).to_string()).unwrap();
 }
 
-const KEPT: &str = "[trust_state]\nfile = \"reliability.json\"\n";
+const TRUST_FILE: &str = "[trust_state]\nfile = \"reliability.json\"\n";
 
 #[test]
 fn rp_5_the_conservative_the_lenient_and_the_rate_based_rule_do_as_they_are_called() {
@@ -498,19 +528,19 @@ fn rp_5_the_conservative_the_lenient_and_the_rate_based_rule_do_as_they_are_call
     let kaboom = "kaboom";
     // The rules, the calls, the number of them after which approval is required, the minutes after which it is not, and
     // the successes until the tool is trusted.
-    for (name, rules, calls, asked, minutes, successes) in [
+    for (name, rules, calls, expected, minutes, successes) in [
         ("conservative", conservative, vec![DOWN, DOWN, FINE], 2, 61, 5),
         ("lenient", lenient, [vec![DOWN; 6], vec![kaboom; 5], vec![FINE]].concat(), 11, 16, 2),
         ("rate", rate, [vec![FINE; 5], vec![DOWN; 5], vec![FINE]].concat(), 10, 31, 3),
     ] {
         let world = GatewayWorld::of(
             "rp_5",
-            &only_trust(&format!("{rules}{crash}{KEPT}")),
+            &only_trust(&format!("{rules}{crash}{TRUST_FILE}")),
             TestTransport::Stdio,
             TestTransport::Stdio,
         );
         let mut client = world.client();
-        assert_eq!(asked_after(&mut client, &calls), Some(asked), "{name}");
+        assert_eq!(calls_before_approval(&mut client, &calls), Some(expected), "{name}");
         client.hang_up();
         passes(&world, minutes);
         let mut client = world.client();
@@ -533,34 +563,34 @@ fn rp_5_the_conservative_the_lenient_and_the_rate_based_rule_do_as_they_are_call
 
 #[test]
 fn rp_6_trust_is_lost_regained_lost_in_recovery_and_restored_by_an_operator() {
-    let world = GatewayWorld::of("rp_6", &only_trust(KEPT), TestTransport::Stdio, TestTransport::Stdio);
+    let world = GatewayWorld::of("rp_6", &only_trust(TRUST_FILE), TestTransport::Stdio, TestTransport::Stdio);
     let mut client = world.client();
-    assert_eq!(asked_after(&mut client, &[DOWN, DOWN, DOWN, FINE]), Some(3));
+    assert_eq!(calls_before_approval(&mut client, &[DOWN, DOWN, DOWN, FINE]), Some(3));
     client.hang_up();
     passes(&world, 31);
     // In recovery it runs, and one failure is enough.
     let mut client = world.client();
-    assert_eq!(asked_after(&mut client, &[FINE, DOWN, FINE]), Some(2));
+    assert_eq!(calls_before_approval(&mut client, &[FINE, DOWN, FINE]), Some(2));
     client.hang_up();
     passes(&world, 31);
     let mut client = world.client();
     assert_eq!(
-        asked_after(&mut client, &[FINE, FINE, FINE, DOWN, DOWN, FINE]),
+        calls_before_approval(&mut client, &[FINE, FINE, FINE, DOWN, DOWN, FINE]),
         None,
         "three successes make it whole"
     );
-    assert_eq!(asked_after(&mut client, &[DOWN, FINE]), Some(1));
+    assert_eq!(calls_before_approval(&mut client, &[DOWN, FINE]), Some(1));
     // An operator restores trust.
     client.hang_up();
-    let (said, good) = world.steadfast(&["reset", "bank/look"]);
-    assert!(good && said.contains("trust restored"), "{said}");
+    let (output, succeeded) = world.steadfast(&["reset", "bank/look"]);
+    assert!(succeeded && output.contains("trust restored"), "{output}");
     assert_eq!(
-        asked_after(&mut world.client(), &[DOWN, DOWN, FINE]),
+        calls_before_approval(&mut world.client(), &[DOWN, DOWN, FINE]),
         None,
         "what was before does not count again"
     );
-    let told = states(&world);
-    let told: Vec<_> = told.iter().map(|(from, to)| (from.as_str(), to.as_str())).collect();
+    let transitions = states(&world);
+    let transitions: Vec<_> = transitions.iter().map(|(from, to)| (from.as_str(), to.as_str())).collect();
     let first = [
         ("TRUSTED", "ESCALATED"),
         ("ESCALATED", "RECOVERING"),
@@ -569,12 +599,12 @@ fn rp_6_trust_is_lost_regained_lost_in_recovery_and_restored_by_an_operator() {
         ("RECOVERING", "TRUSTED"),
         ("TRUSTED", "ESCALATED"),
     ];
-    assert_eq!(told, first);
+    assert_eq!(transitions, first);
 }
 
 #[test]
 fn rp_10_failures_in_the_structure_of_an_answer_cost_trust_and_an_error_of_nothing_does_not() {
-    for (result, asked) in [
+    for (result, needs_approval) in [
         (r#"{"content":[],"structuredContent":{"status_code":503,"body":"down"}}"#, true),
         (r#"{"content":[],"structuredContent":{"error":"The request timed out"}}"#, true),
         (r#"{"content":[],"structuredContent":{"error":null,"status_code":200}}"#, false),
@@ -584,12 +614,12 @@ fn rp_10_failures_in_the_structure_of_an_answer_cost_trust_and_an_error_of_nothi
         let mut client = world.client();
         let line = format!(r#"{{"jsonrpc":"2.0","id":$ID,"result":{result}}}"#);
         for number in 0..3 {
-            let said =
+            let response =
                 client.call("look", json!({ "id": number.to_string(), "fault": "instead", "lines": [line] }));
-            assert_eq!(said.code, None, "the answer is passed on as it is: {said:?}");
+            assert_eq!(response.code, None, "the answer is passed on as it is: {response:?}");
         }
         let code = look(&mut client, "last", FINE).code;
-        assert_eq!(code.as_deref() == Some("approval_required"), asked, "{result}: {code:?}");
+        assert_eq!(code.as_deref() == Some("approval_required"), needs_approval, "{result}: {code:?}");
     }
 }
 
@@ -637,17 +667,17 @@ fn rp_12_the_trust_file_of_jaato_is_found_the_projects_before_the_users() {
         let mut client = client();
         ["draw", "pay", "sort"].map(|tool| client.call(tool, json!({ "id": id })).code)
     };
-    let asked = || Some("approval_required".to_owned());
-    assert_eq!(codes("user"), [asked(), None, None], "that of the user");
+    let approval_required = || Some("approval_required".to_owned());
+    assert_eq!(codes("user"), [approval_required(), None, None], "that of the user");
     let file = project.join("reliability.json");
     fs::write(&file, of_jaato("pay")).unwrap();
-    assert_eq!(codes("project"), [None, asked(), None], "that of the project goes first");
+    assert_eq!(codes("project"), [None, approval_required(), None], "that of the project goes first");
     // Trust that is lost here is written to that file, beside its other entries, with their dates unchanged.
     let mut failing = client();
     for id in ["x", "y", "z"] {
         failing.call("look", json!({ "id": id, "fault": "503" }));
     }
-    assert_eq!(failing.call("look", json!({ "id": "w" })).code, asked());
+    assert_eq!(failing.call("look", json!({ "id": "w" })).code, approval_required());
     failing.hang_up();
     let written: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
     assert_eq!(written["settings"]["nudge_level"], "gentle", "{written:#}");
@@ -656,15 +686,15 @@ fn rp_12_the_trust_file_of_jaato_is_found_the_projects_before_the_users() {
         "{written:#}"
     );
     assert_eq!(written["tool_states"]["pay"]["total_failures"], 3, "{written:#}");
-    let ours = written["tool_states"].as_object().unwrap().iter().find(|(name, _)| name.contains("look"));
-    assert!(ours.is_some_and(|(_, state)| state["last_failure"].as_str().is_some()), "{written:#}");
+    let entry = written["tool_states"].as_object().unwrap().iter().find(|(name, _)| name.contains("look"));
+    assert!(entry.is_some_and(|(_, state)| state["last_failure"].as_str().is_some()), "{written:#}");
     // The user may write it with comments and without quotes. It is written back as JSON.
     let by_hand = of_jaato("pay").replacen('{', "{ // by hand\n  note: 'mine',", 1);
     assert!(serde_json::from_str::<Value>(&by_hand).is_err());
     fs::write(&file, &by_hand).unwrap();
-    assert_eq!(codes("by hand"), [None, asked(), None], "as JSON5");
-    let (said, went_well) = world.steadfast(&["doctor", "--no-servers"]);
-    assert!(went_well || !said.contains("cannot be read"), "{said}");
+    assert_eq!(codes("by hand"), [None, approval_required(), None], "as JSON5");
+    let (output, succeeded) = world.steadfast(&["doctor", "--no-servers"]);
+    assert!(succeeded || !output.contains("cannot be read"), "{output}");
     let mut failing = client();
     for id in ["x", "y", "z"] {
         failing.call("look", json!({ "id": id, "fault": "503" }));
@@ -680,7 +710,7 @@ fn rp_12_the_trust_file_of_jaato_is_found_the_projects_before_the_users() {
         ("trust_state.file = \"none\"\n", None),
         ("trust_state.persist = false\n", None),
         ("trust_state.file = \"home/.jaato/reliability.json\"\n", None),
-        ("", asked()),
+        ("", approval_required()),
     ] {
         world.configure(config);
         assert_eq!(client().call("pay", json!({ "id": format!("with {config}") })).code, code, "{config}");
@@ -702,24 +732,27 @@ fn rp_12_an_unreadable_trust_file_is_reported_with_its_position_and_stays_unchan
     }
     client.hang_up();
     assert_eq!(fs::read_to_string(&file).unwrap(), broken, "it is as it was");
-    let told = world.logged("trust.unreadable");
-    let told = told.first().expect("it is told").to_string();
+    let logged = world.logged("trust.unreadable");
+    let logged = logged.first().expect("it is told").to_string();
     assert!(
-        told.contains("reliability.json") && told.contains("line 8, column") && told.contains("soon"),
-        "{told}"
+        logged.contains("reliability.json") && logged.contains("line 8, column") && logged.contains("soon"),
+        "{logged}"
     );
     for written in [format!("// by hand\n{broken}"), broken.clone()] {
         fs::write(&file, &written).unwrap();
         let line = if written == broken { "line 8, column" } else { "line 9, column" };
-        let (said, good) = world.steadfast(&["doctor", "--no-servers"]);
-        assert!(!good && said.contains("reliability.json cannot be read") && said.contains(line), "{said}");
+        let (output, succeeded) = world.steadfast(&["doctor", "--no-servers"]);
+        assert!(
+            !succeeded && output.contains("reliability.json cannot be read") && output.contains(line),
+            "{output}"
+        );
     }
-    let (said, good) = world.steadfast(&["check"]);
-    assert!(good && said.contains("note: ") && said.contains("line 8, column"), "{said}");
+    let (output, succeeded) = world.steadfast(&["check"]);
+    assert!(succeeded && output.contains("note: ") && output.contains("line 8, column"), "{output}");
     // Once corrected, it is used.
     fs::write(&file, of_jaato("pay")).unwrap();
-    let (said, _) = world.steadfast(&["doctor", "--no-servers"]);
-    assert!(said.contains("1 not trusted"), "{said}");
+    let (output, _) = world.steadfast(&["doctor", "--no-servers"]);
+    assert!(output.contains("1 not trusted"), "{output}");
 }
 
 #[test]
@@ -729,12 +762,12 @@ fn a_call_over_mcp_is_correlated_by_its_trace_or_by_a_field_of_its_client() {
         let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
         let parent = format!("00-{trace}-00f067aa0ba902b7-01");
         client.call_with("look", json!({ "id": "a" }), json!({ "traceparent": parent }));
-        let said = json!({ "traceparent": parent, "dev.steadfast/correlation-id": "c-1", "dev.steadfast/agent": "planner" });
-        client.call_with("look", json!({ "id": "b" }), said);
+        let meta = json!({ "traceparent": parent, "dev.steadfast/correlation-id": "c-1", "dev.steadfast/agent": "planner" });
+        client.call_with("look", json!({ "id": "b" }), meta);
         client.call("look", json!({ "id": "c" }));
         let ends = world.logged_times("tool_call_end", 3);
-        let seen: Vec<_> =
+        let correlations: Vec<_> =
             ends.iter().map(|end| (end["correlationId"].as_str(), end["agentId"].as_str())).collect();
-        assert_eq!(seen, [(Some(trace), None), (Some("c-1"), Some("planner")), (None, None)]);
+        assert_eq!(correlations, [(Some(trace), None), (Some("c-1"), Some("planner")), (None, None)]);
     });
 }

@@ -18,8 +18,8 @@ fn trip() -> Value {
     })
 }
 
-fn outcomes(said: &ToolResponse) -> Vec<(String, String)> {
-    let calls = said.structured["calls"].as_array().unwrap();
+fn outcomes(response: &ToolResponse) -> Vec<(String, String)> {
+    let calls = response.structured["calls"].as_array().unwrap();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     calls.iter().map(|call| (text(&call["id"]), text(&call["outcome"]))).collect()
 }
@@ -41,16 +41,16 @@ fn the_tool_is_offered_where_it_is_wanted() {
 fn eh_5_4_a_turn_makes_its_calls_in_order_and_when_it_comes_again_runs_none_twice() {
     GatewayWorld::each("turn_again", OFFERED, |world| {
         let mut client = world.client();
-        let said = client.call("run_turn", trip());
-        assert!(!said.is_error, "{said:?}");
-        assert!(said.text.starts_with("Completed look and pay"), "{}", said.text);
+        let response = client.call("run_turn", trip());
+        assert!(!response.is_error, "{response:?}");
+        assert!(response.text.starts_with("Completed look and pay"), "{}", response.text);
         assert!(
-            said.text.contains("pay look a, run 1, run 1"),
+            response.text.contains("pay look a, run 1, run 1"),
             "the output of the first is in the second: {}",
-            said.text
+            response.text
         );
         let again = client.call("run_turn", trip());
-        assert_eq!(outcomes(&again), outcomes(&said));
+        assert_eq!(outcomes(&again), outcomes(&response));
         assert_eq!((world.count("look a"), world.count("pay look a, run 1")), (1, 1), "nothing ran twice");
     });
 }
@@ -59,7 +59,7 @@ fn eh_5_4_a_turn_makes_its_calls_in_order_and_when_it_comes_again_runs_none_twic
 fn eh_5_1_eh_6_4_what_fails_is_replaced_or_leaves_its_dependants_out() {
     GatewayWorld::each("turn_failing", OFFERED, |world| {
         let mut client = world.client();
-        let said = client.call(
+        let response = client.call(
             "run_turn",
             json!({ "calls": [
                 { "id": "a", "tool": "look", "params": { "id": "a", "fault": "400" }, "alternatives": [{ "tool": "draw", "params": { "id": "instead" } }] },
@@ -68,11 +68,11 @@ fn eh_5_1_eh_6_4_what_fails_is_replaced_or_leaves_its_dependants_out() {
                 { "id": "d", "tool": "draw", "params": { "id": "d" } },
             ] }),
         );
-        let told = outcomes(&said);
+        let actual = outcomes(&response);
         let expected = [("a", "succeeded"), ("b", "failed"), ("c", "skipped"), ("d", "succeeded")];
-        assert_eq!(told, expected.map(|(id, outcome)| (id.to_owned(), outcome.to_owned())), "{said:?}");
+        assert_eq!(actual, expected.map(|(id, outcome)| (id.to_owned(), outcome.to_owned())), "{response:?}");
         assert_eq!((world.count("draw instead"), world.count("pay c")), (1, 0));
-        assert!(said.text.contains("look and pay need your attention"), "{}", said.text);
+        assert!(response.text.contains("look and pay need your attention"), "{}", response.text);
     });
 }
 
@@ -80,7 +80,7 @@ fn eh_5_1_eh_6_4_what_fails_is_replaced_or_leaves_its_dependants_out() {
 fn an_invalid_plan_runs_nothing_and_all_its_errors_are_reported_at_once() {
     GatewayWorld::each("turn_mistaken", OFFERED, |world| {
         let mut client = world.client();
-        let said = client.call(
+        let response = client.call(
             "run_turn",
             json!({ "calls": [
                 { "id": "a", "tool": "look", "params": { "id": "a" }, "dependsOn": ["b"] },
@@ -88,9 +88,9 @@ fn an_invalid_plan_runs_nothing_and_all_its_errors_are_reported_at_once() {
                 { "id": "c", "params": { "x": { "$from": "c" } } },
             ] }),
         );
-        assert!(said.is_error, "{said:?}");
+        assert!(response.is_error, "{response:?}");
         for mistake in ["a -> b -> a", "nobody", "/calls/2"] {
-            assert!(said.text.contains(mistake), "{mistake}: {}", said.text);
+            assert!(response.text.contains(mistake), "{mistake}: {}", response.text);
         }
         assert_eq!(world.count("look a"), 0);
     });
@@ -100,16 +100,16 @@ fn an_invalid_plan_runs_nothing_and_all_its_errors_are_reported_at_once() {
 fn explain_shows_the_history_of_a_turn_and_of_each_of_its_calls() {
     GatewayWorld::each("turn_explained", OFFERED, |world| {
         let mut client = world.client();
-        let said = client.call("run_turn", trip());
-        assert!(!said.is_error, "{said:?}");
+        let response = client.call("run_turn", trip());
+        assert!(!response.is_error, "{response:?}");
         // The explanation is written asynchronously.
-        let told = || world.steadfast(&["explain", "trip"]);
+        let explain = || world.steadfast(&["explain", "trip"]);
         let is_over =
-            || [".1  bank/look", ".2  bank/pay", "ended: "].iter().all(|part| told().0.contains(part));
-        wait(is_over, || format!("the whole story, not {}", told().0));
-        let (told, went_well) = told();
-        assert!(went_well, "{told}");
-        assert!(told.starts_with("turn trip  2 calls, "), "{told}");
+            || [".1  bank/look", ".2  bank/pay", "ended: "].iter().all(|part| explain().0.contains(part));
+        wait(is_over, || format!("the whole story, not {}", explain().0));
+        let (text, succeeded) = explain();
+        assert!(succeeded, "{text}");
+        assert!(text.starts_with("turn trip  2 calls, "), "{text}");
         let order = [
             "began at",
             "Started look",
@@ -121,13 +121,13 @@ fn explain_shows_the_history_of_a_turn_and_of_each_of_its_calls() {
             ".2  bank/pay at ",
         ];
         let places: Vec<_> =
-            order.iter().map(|part| told.find(part).unwrap_or_else(|| panic!("{part}: {told}"))).collect();
-        assert!(places.is_sorted(), "{told}");
+            order.iter().map(|part| text.find(part).unwrap_or_else(|| panic!("{part}: {text}"))).collect();
+        assert!(places.is_sorted(), "{text}");
         // Each call has a story of its own, and the turn is found by its trace as well.
-        let trace = told.split("trace ").nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap();
-        let request = told.split_whitespace().find(|word| word.ends_with(".1")).unwrap();
-        let (one, went_well) = world.steadfast(&["explain", request]);
-        assert!(went_well && one.contains("bank/look") && one.contains("ended: success"), "{one}");
-        assert_eq!(world.steadfast(&["explain", trace]), (told.clone(), true));
+        let trace = text.split("trace ").nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap();
+        let request = text.split_whitespace().find(|word| word.ends_with(".1")).unwrap();
+        let (one, succeeded) = world.steadfast(&["explain", request]);
+        assert!(succeeded && one.contains("bank/look") && one.contains("ended: success"), "{one}");
+        assert_eq!(world.steadfast(&["explain", trace]), (text.clone(), true));
     });
 }

@@ -77,13 +77,13 @@ impl GatewayWorld {
 
     /// Creates the same with a server of this era.
     pub(crate) fn every_of(era: ServerEra, test: &str, config: &str) -> impl Iterator<Item = Self> {
-        let ways = [
+        let transports = [
             (TestTransport::Stdio, TestTransport::Stdio),
             (TestTransport::Http, TestTransport::Stdio),
             (TestTransport::Stdio, TestTransport::Http),
             (TestTransport::Http, TestTransport::Http),
         ];
-        ways.into_iter().map(move |(front, back)| {
+        transports.into_iter().map(move |(front, back)| {
             eprintln!("client by {front:?}, server by {back:?}");
             Self::of_era(era, test, config, front, back)
         })
@@ -111,11 +111,11 @@ impl GatewayWorld {
     /// Runs a test in all of these worlds concurrently.
     pub(crate) fn each(test: &str, config: &str, show: impl Fn(Self) + Sync) {
         thread::scope(|scope| {
-            let ways: Vec<_> = Self::every(test, config).collect();
+            let worlds: Vec<_> = Self::every(test, config).collect();
             let showing: Vec<_> =
-                ways.into_iter().map(|world| (world.way(), scope.spawn(|| show(world)))).collect();
-            for (way, shown) in showing {
-                assert!(shown.join().is_ok(), "{way}");
+                worlds.into_iter().map(|world| (world.label(), scope.spawn(|| show(world)))).collect();
+            for (label, shown) in showing {
+                assert!(shown.join().is_ok(), "{label}");
             }
         });
     }
@@ -126,7 +126,7 @@ impl GatewayWorld {
     }
 
     /// Returns its name in messages.
-    fn way(&self) -> String {
+    fn label(&self) -> String {
         let back = if self.server.is_some() { TestTransport::Http } else { TestTransport::Stdio };
         format!("client by {:?}, server by {back:?}", self.front)
     }
@@ -194,8 +194,8 @@ impl GatewayWorld {
         let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast-tested"));
         command.args(arguments).current_dir(&*self.folder).env("HOME", &*self.folder);
         let output = command.env_remove("XDG_STATE_HOME").output().unwrap();
-        let said = [output.stdout, output.stderr].concat();
-        (String::from_utf8(said).unwrap(), output.status.success())
+        let text = [output.stdout, output.stderr].concat();
+        (String::from_utf8(text).unwrap(), output.status.success())
     }
 
     /// Returns `steadfast wrap` in front of the server, with these arguments.
@@ -276,8 +276,8 @@ impl GatewayWorld {
     }
 
     /// Makes the server behave like this until the file is removed.
-    pub(crate) fn set_behavior(&self, what: &str) -> PathBuf {
-        let file = self.folder.join(format!("ledger.{what}"));
+    pub(crate) fn set_behavior(&self, behavior: &str) -> PathBuf {
+        let file = self.folder.join(format!("ledger.{behavior}"));
         fs::write(&file, "").unwrap();
         file
     }
@@ -312,7 +312,7 @@ impl Drop for GatewayWorld {
         if thread::panicking() {
             let log = fs::read_to_string(self.folder.join("log")).unwrap_or_default();
             let lines: Vec<_> = log.lines().collect();
-            eprintln!("{}, the end of its log:", self.way());
+            eprintln!("{}, the end of its log:", self.label());
             for line in lines.iter().skip(lines.len().saturating_sub(LAST)) {
                 eprintln!("{line}");
             }
@@ -336,13 +336,13 @@ impl RestartingServer {
             }
         };
         let child = Arc::new(Mutex::new(Some(spawn())));
-        let kept = child.clone();
+        let shared_child = child.clone();
         let starting = thread::spawn(move || {
             loop {
                 thread::sleep(Duration::from_millis(5));
-                let mut child = kept.lock();
+                let mut child = shared_child.lock();
                 let Some(running) = &mut *child else { return };
-                if running.ended().is_some() {
+                if running.exit_status().is_some() {
                     *running = spawn();
                 }
             }
@@ -382,14 +382,14 @@ impl TestProcess {
     }
 
     /// Returns its status, if it has ended.
-    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+    pub(crate) fn exit_status(&mut self) -> Option<ExitStatus> {
         self.0.try_wait().unwrap()
     }
 
     /// Waits for its end.
     pub(crate) fn end(&mut self) -> ExitStatus {
-        wait(|| self.ended().is_some(), || "the end of a process".to_owned());
-        self.ended().unwrap()
+        wait(|| self.exit_status().is_some(), || "the end of a process".to_owned());
+        self.exit_status().unwrap()
     }
 }
 
@@ -409,20 +409,20 @@ pub(crate) fn start_gateway(command: &mut Command) -> (TestProcess, SocketAddr) 
     let home = command.get_current_dir().expect("each gateway has a folder of its own");
     let announced = home.join(".local/state/steadfast/gateways");
     let mut gateway = TestProcess::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()));
-    let announced = as_seen_by(gateway.id(), &announced);
+    let announced = path_in_process(gateway.id(), &announced);
     let own = format!("{}-", gateway.id());
     let find = || -> Option<SocketAddr> {
         let names =
             fs::read_dir(&announced).ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         let file = { names }.find(|name| name.starts_with(&own) && name.ends_with(".json"))?;
         let text = fs::read_to_string(announced.join(file)).unwrap();
-        let said: Value = serde_json::from_str(&text).unwrap();
-        Some(said["address"].as_str().unwrap().parse().unwrap())
+        let announcement: Value = serde_json::from_str(&text).unwrap();
+        Some(announcement["address"].as_str().unwrap().parse().unwrap())
     };
     let mut address = None;
     wait(
         || {
-            let status = gateway.ended();
+            let status = gateway.exit_status();
             assert!(status.is_none(), "the gateway has ended before it listened: {status:?}");
             address = find();
             address.is_some()
@@ -433,7 +433,7 @@ pub(crate) fn start_gateway(command: &mut Command) -> (TestProcess, SocketAddr) 
 }
 
 /// Returns the path of a file or folder in the mount namespace of a process.
-pub(crate) fn as_seen_by(pid: u32, path: &Path) -> PathBuf {
+pub(crate) fn path_in_process(pid: u32, path: &Path) -> PathBuf {
     let root = Path::new("/proc").join(pid.to_string()).join("root");
     root.join(path.strip_prefix("/").expect("folders of tests are named from the root on"))
 }
@@ -462,7 +462,7 @@ impl ReservedPort {
         let mut program = TestProcess::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()));
         wait(
             || {
-                let status = program.ended();
+                let status = program.exit_status();
                 assert!(status.is_none(), "it has ended before it listened: {status:?}");
                 TcpStream::connect(self.address).is_ok()
             },
@@ -546,10 +546,10 @@ pub(crate) fn signal(pid: u32, signal: &str) {
 }
 
 /// Waits for a condition that must become true.
-pub(crate) fn wait(mut is: impl FnMut() -> bool, what: impl Fn() -> String) {
+pub(crate) fn wait(mut condition: impl FnMut() -> bool, description: impl Fn() -> String) {
     let began = Instant::now();
-    while !is() {
-        assert!(began.elapsed() < PATIENCE, "waited in vain: {}", what());
+    while !condition() {
+        assert!(began.elapsed() < PATIENCE, "waited in vain: {}", description());
         thread::sleep(Duration::from_millis(5));
     }
 }

@@ -45,7 +45,7 @@ impl ReferenceApprovalCall {
         }
     }
 
-    fn wanted(&self, blocked: bool) -> ApprovalSubject<'_> {
+    fn subject(&self, blocked: bool) -> ApprovalSubject<'_> {
         ApprovalSubject {
             tool: &self.tool,
             arguments: self.arguments,
@@ -75,7 +75,7 @@ struct ReferenceGrant {
     blocked: bool,
     expires: Timestamp,
     spent_by: Option<Digest>,
-    gone: bool,
+    removed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -112,7 +112,7 @@ impl ReferenceApprovals {
     fn grant_for(&self, call: &ReferenceApprovalCall, blocked: bool, now: Timestamp) -> Option<GrantId> {
         let fits = |grant: &&ReferenceGrant| {
             grant.is_for(call)
-                && !grant.gone
+                && !grant.removed
                 && grant.spent_by.is_none()
                 && now < grant.expires
                 && (!blocked || grant.blocked && grant.by == Grantor::Operator)
@@ -125,7 +125,7 @@ impl ReferenceApprovals {
     }
 
     fn spend(&mut self, id: GrantId, owner: Digest, now: Timestamp) -> SpendVerdict {
-        let Some(grant) = self.grants.get_mut(&id).filter(|grant| !grant.gone) else {
+        let Some(grant) = self.grants.get_mut(&id).filter(|grant| !grant.removed) else {
             return SpendVerdict::Gone;
         };
         match (grant.kind, grant.spent_by) {
@@ -192,7 +192,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
                             == (&call.tool, call.arguments, &call.session)
                 });
                 let prompt = prompt(blocked);
-                let got = approvals.ask(call.wanted(blocked), &prompt, None, &policy, now);
+                let got = approvals.ask(call.subject(blocked), &prompt, None, &policy, now);
                 story.tell(|| format!("{at}: {call:?} asks: {got:?}"));
                 agree(PROMISE, "what makes room", &got.dropped, &None)?;
                 match open {
@@ -239,8 +239,8 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
                 agree(
                     PROMISE,
                     "whom it is for",
-                    &approvals.is_for(id, call.wanted(blocked)),
-                    &reference.grants.get(&id).is_some_and(|grant| !grant.gone && grant.is_for(&call)),
+                    &approvals.is_for(id, call.subject(blocked)),
+                    &reference.grants.get(&id).is_some_and(|grant| !grant.removed && grant.is_for(&call)),
                 )?;
             }
             8 if !reference.grants.is_empty() => {
@@ -269,7 +269,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
                     .grants
                     .values_mut()
                     .filter(|grant| now >= grant.expires)
-                    .for_each(|grant| grant.gone = true);
+                    .for_each(|grant| grant.removed = true);
             }
             9 if rng.chance(30) => {
                 if let Some(session) = &call.session {
@@ -277,7 +277,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
                     let of_it = |grant: &&mut ReferenceGrant| {
                         grant.kind == GrantKind::Session && grant.call.session.as_ref() == Some(session)
                     };
-                    reference.grants.values_mut().filter(of_it).for_each(|grant| grant.gone = true);
+                    reference.grants.values_mut().filter(of_it).for_each(|grant| grant.removed = true);
                 }
             }
             _ => {}
@@ -350,7 +350,7 @@ fn decide(
         blocked: request.blocked,
         expires,
         spent_by: None,
-        gone: false,
+        removed: false,
     };
     if reference.grants.insert(grant, given).is_some()
         || reference.requests.contains_key(&ParkedRequestId(grant.0))
@@ -368,10 +368,10 @@ fn compare(
 ) -> Result<(), InvariantViolation> {
     let (call, blocked) = (ReferenceApprovalCall::draw(rng), rng.chance(30));
     let due = reference.grant_for(&call, blocked, now);
-    agree(PROMISE, "a grant that fits", &approvals.grant_for(call.wanted(blocked), now), &due)?;
+    agree(PROMISE, "a grant that fits", &approvals.grant_for(call.subject(blocked), now), &due)?;
     for id in reference.requests.keys() {
         let due = reference.answer(*id, &call, blocked, now);
-        agree(PROMISE, "the answer", &approvals.answer(*id, call.wanted(blocked), now), &due)?;
+        agree(PROMISE, "the answer", &approvals.answer(*id, call.subject(blocked), now), &due)?;
     }
     let open = reference.requests.iter().filter(|(_, request)| !request.over && now < request.expires);
     let due: Vec<_> = open
@@ -404,7 +404,7 @@ fn compare(
         })
         .collect();
     agree(PROMISE, "what waits", &got, &due)?;
-    let holding = reference.grants.iter().filter(|(_, grant)| !grant.gone && now < grant.expires);
+    let holding = reference.grants.iter().filter(|(_, grant)| !grant.removed && now < grant.expires);
     let due: Vec<_> = holding
         .map(|(id, grant)| (*id, grant.kind, grant.by, grant.blocked, grant.expires, grant.spent_by))
         .collect();
@@ -446,12 +446,12 @@ fn plans(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolati
         ApprovalTrigger::Escalated => matches!(standing, TrustDecision::NeedsApproval(_)),
         ApprovalTrigger::Always => true,
     };
-    let asks = is_blocked
+    let needs_approval = is_blocked
         || by_trust
         || shape == ArgumentRisk::Dangerous && policy.dangerous == DangerousCommandPolicy::Ask;
     let waits = policy.timeout.min(deadline.map_or(policy.timeout, |deadline| deadline.since(now)));
     let due = match grant {
-        _ if !asks => ApprovalPlan::Go,
+        _ if !needs_approval => ApprovalPlan::Go,
         Some(grant) => ApprovalPlan::Spend(grant),
         None if is_blocked => ApprovalPlan::RefuseBlocked,
         None if channel == ApprovalChannel::Headless || waits.is_zero() => ApprovalPlan::Park,

@@ -57,7 +57,7 @@ struct CountedOutcome {
 struct ProbePlace {
     number: u64,
     alive: Timestamp,
-    told: Timestamp,
+    announced: Timestamp,
     /// `Ok` if all processes that share the breaker know of it; else the previous holder of the slot.
     agreed: Result<(), Option<u64>>,
 }
@@ -103,7 +103,7 @@ struct ReferenceBreaker {
     good: u32,
     neutral: u32,
     probe: Option<ProbePlace>,
-    ended: Option<u64>,
+    released: Option<u64>,
     counted: Vec<CountedOutcome>,
     reach: [u32; 3],
 }
@@ -129,7 +129,7 @@ impl ReferenceBreaker {
             good: 0,
             neutral: 0,
             probe: None,
-            ended: None,
+            released: None,
             counted: Vec::new(),
             reach: [0; 3],
         }
@@ -224,7 +224,7 @@ impl ReferenceBreaker {
         let change = (self.state != State::HalfOpen)
             .then(|| self.becomes(State::HalfOpen, TransitionReason::CooledDown, now));
         let before = self.probe.map(|probe| probe.number);
-        self.probe = Some(ProbePlace { number, alive: now, told: now, agreed: Err(before) });
+        self.probe = Some(ProbePlace { number, alive: now, announced: now, agreed: Err(before) });
         self.turn += 1;
         Ok((Some(number), change))
     }
@@ -235,7 +235,7 @@ impl ReferenceBreaker {
             return false;
         };
         self.probe = None;
-        self.ended = probe;
+        self.released = probe;
         // A probe that was not announced does not count.
         self.turn = if place.agreed.is_ok() { self.turn + 1 } else { self.turn - 1 };
         true
@@ -349,10 +349,10 @@ impl ReferenceBreaker {
             return TicketRenewal::Lost;
         };
         place.alive = now;
-        if place.agreed.is_err() || now.since(place.told) < policy.probe_lease / 3 {
+        if place.agreed.is_err() || now.since(place.announced) < policy.probe_lease / 3 {
             return TicketRenewal::StillValid;
         }
-        place.told = now;
+        place.announced = now;
         self.turn += 1;
         TicketRenewal::Extended
     }
@@ -373,7 +373,7 @@ impl ReferenceBreaker {
             turn: self.turn,
             good: self.good,
             neutral: self.neutral,
-            probe: self.probe.map(|place| (place.number, place.told)),
+            probe: self.probe.map(|place| (place.number, place.announced)),
         });
         ReferenceSnapshot {
             epoch: self.epoch,
@@ -411,7 +411,7 @@ impl ReferenceBreaker {
         let trial = stored.trial.unwrap_or_default();
         self.probe = trial.probe.map(|(number, alive)| {
             let alive = alive.min(now);
-            ProbePlace { number, alive, told: alive, agreed: Ok(()) }
+            ProbePlace { number, alive, announced: alive, agreed: Ok(()) }
         });
         (self.epoch, self.state, self.changed) = (stored.epoch, stored.state, stored.changed);
         (self.turn, self.good, self.neutral) = (trial.turn, trial.good, trial.neutral);
@@ -421,7 +421,7 @@ impl ReferenceBreaker {
             self.counted.clear();
             self.changes.clone_from(&stored.changes);
         }
-        if self.ended.is_some() && self.probe.map(|place| place.number) == self.ended {
+        if self.released.is_some() && self.probe.map(|place| place.number) == self.released {
             self.probe = None;
             self.turn += 1;
         }
@@ -464,18 +464,18 @@ fn together(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViol
         let moments: Vec<Timestamp> =
             references.iter().flat_map(|reference| moments(reference, &policy)).collect();
         now = next_moment(rng, now, &moments);
-        let who = usize::from(rng.chance(40));
-        let (breaker, reference, given) = (&mut breakers[who], &mut references[who], &mut given[who]);
+        let index = usize::from(rng.chance(40));
+        let (breaker, reference, given) = (&mut breakers[index], &mut references[index], &mut given[index]);
         let at = now.as_millis();
         match rng.between(0, 19) {
             0..6 => {
                 numbers += 1;
                 let due = reference.admit(&policy, numbers, now);
                 let got = breaker.admit(&policy, now);
-                story.tell(|| format!("{at}: breaker {who} admits {got:?}"));
+                story.tell(|| format!("{at}: breaker {index} admits {got:?}"));
                 let shape = got.as_ref().map(|(ticket, change)| (ticket.is_probe(), change.clone()));
-                let wanted = due.as_ref().map(|(probe, change)| (probe.is_some(), change.clone()));
-                agree(PROMISE, "admitting", &shape, &wanted)?;
+                let expected = due.as_ref().map(|(probe, change)| (probe.is_some(), change.clone()));
+                agree(PROMISE, "admitting", &shape, &expected)?;
                 if let (Ok((ticket, _)), Ok((probe, _))) = (got, due) {
                     given.push(ReferenceTicket { ticket, epoch: reference.epoch, probe });
                 }
@@ -485,12 +485,14 @@ fn together(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViol
                 let verdict = verdict(rng);
                 let due = reference.record(&policy, (epoch, probe), verdict, now);
                 let got = breaker.record(&policy, ticket, verdict, now);
-                story.tell(|| format!("{at}: breaker {who} hears {verdict:?} of {epoch} {probe:?}: {got:?}"));
+                story.tell(|| {
+                    format!("{at}: breaker {index} hears {verdict:?} of {epoch} {probe:?}: {got:?}")
+                });
                 agree(PROMISE, "recording", &got, &due)?;
             }
             11 if !given.is_empty() => {
                 let ReferenceTicket { ticket, epoch, probe } = taken(rng, given);
-                story.tell(|| format!("{at}: breaker {who} gets back {epoch} {probe:?}"));
+                story.tell(|| format!("{at}: breaker {index} gets back {epoch} {probe:?}"));
                 reference.gives_back(epoch, probe);
                 breaker.release(ticket);
             }
@@ -498,12 +500,12 @@ fn together(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViol
                 let one = rng.pick(given);
                 let due = reference.renew(&policy, one.epoch, one.probe, now);
                 let got = breaker.renew(&policy, &one.ticket, now);
-                story.tell(|| format!("{at}: breaker {who} renews {} {:?}: {got:?}", one.epoch, one.probe));
+                story.tell(|| format!("{at}: breaker {index} renews {} {:?}: {got:?}", one.epoch, one.probe));
                 agree(PROMISE, "a sign of life", &got, &due)?;
             }
             14 if !given.is_empty() => {
                 let one = rng.pick(given);
-                story.tell(|| format!("{at}: all agree that breaker {who} has {:?}", one.probe));
+                story.tell(|| format!("{at}: all agree that breaker {index} has {:?}", one.probe));
                 breaker.confirm_probe(&one.ticket);
                 if let Some(place) = reference.probe.as_mut().filter(|place| one.probe == Some(place.number))
                 {
@@ -515,20 +517,20 @@ fn together(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViol
                 let due = (reference.state != State::ForcedOpen || reference.until != until)
                     .then(|| reference.by_hand(State::ForcedOpen, TransitionReason::Forced, until, now));
                 agree(PROMISE, "forcing", &breaker.force_open(until, now), &due)?;
-                story.tell(|| format!("{at}: breaker {who} is forced open until {until:?}"));
+                story.tell(|| format!("{at}: breaker {index} is forced open until {until:?}"));
             }
             15 if rng.chance(30) => {
                 let due = reference.by_hand(State::Closed, TransitionReason::Reset, None, now);
                 let due = Some(due).filter(|change| change.from != State::Closed);
                 agree(PROMISE, "a reset", &breaker.reset(now), &due)?;
-                story.tell(|| format!("{at}: breaker {who} is reset"));
+                story.tell(|| format!("{at}: breaker {index} is reset"));
             }
             16 | 17 => {
                 let mine = (breaker.snapshot(), reference.stored());
                 let due = store.as_ref().is_none_or(|(_, stored)| mine.1.order() > stored.order());
                 let got = store.as_ref().is_none_or(|(stored, _)| mine.0.replaces(stored));
                 agree(PROMISE, "replacing what is stored", &got, &due)?;
-                story.tell(|| format!("{at}: breaker {who} stores {mine:?}: {got}"));
+                story.tell(|| format!("{at}: breaker {index} stores {mine:?}: {got}"));
                 if got {
                     store = Some(mine);
                 }
@@ -537,7 +539,7 @@ fn together(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViol
                 if let Some((stored, known)) = &store {
                     let due = reference.adopt(known, now);
                     let got = breaker.adopt(stored, now);
-                    story.tell(|| format!("{at}: breaker {who} takes over {stored:?}: {got:?}"));
+                    story.tell(|| format!("{at}: breaker {index} takes over {stored:?}: {got:?}"));
                     agree(PROMISE, "taking over", &got, &due)?;
                 }
             }
@@ -552,7 +554,7 @@ fn together(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViol
     let restored = CircuitBreaker::restore(&breaker.snapshot(), now);
     (reference.probe, reference.since) = (None, reference.since.min(now));
     reference.counted.clear();
-    (reference.reach, reference.ended) = ([0; 3], None);
+    (reference.reach, reference.released) = ([0; 3], None);
     compare(&restored, reference, &[], &policy, now)
 }
 
@@ -560,7 +562,7 @@ fn moments(reference: &ReferenceBreaker, policy: &BreakerPolicy) -> Vec<Timestam
     let probe = reference
         .probe
         .iter()
-        .flat_map(|probe| [probe.alive + policy.probe_lease, probe.told + policy.probe_lease / 3]);
+        .flat_map(|probe| [probe.alive + policy.probe_lease, probe.announced + policy.probe_lease / 3]);
     let open = [reference.since + reference.cooldown(policy)];
     let counted = reference.counted.iter().map(|counted| counted.at + policy.window);
     probe.chain(open).chain(reference.until).chain(counted).collect()
@@ -599,8 +601,9 @@ fn compare(
     let failed = last.iter().filter(|counted| counted.failed).count();
     let slow = reference.last(slow).iter().filter(|counted| counted.slow).count();
     let view = breaker.view(policy, now);
-    let seen = (view.successes as usize, view.failures as usize, view.in_a_row as usize, view.slow as usize);
-    agree(PROMISE, "what it counted", &seen, &(last.len() - failed, failed, reference.row(), slow))?;
+    let counts =
+        (view.successes as usize, view.failures as usize, view.in_a_row as usize, view.slow as usize);
+    agree(PROMISE, "what it counted", &counts, &(last.len() - failed, failed, reference.row(), slow))?;
     let probes = reference.state == State::HalfOpen && reference.probes(policy, now);
     agree(PROMISE, "whether it probes", &view.probing, &probes)?;
     let next = match reference.state {

@@ -35,7 +35,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
 
 fn one(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let now = Timestamp::from_millis(1_000_000);
-    let asked = rng.chance(40).then(|| match rng.chance(50) {
+    let requested = rng.chance(40).then(|| match rng.chance(50) {
         true => RetryAfter::Delay(millis(rng.between(0, 5_000))),
         false => RetryAfter::At(Timestamp::from_millis(999_999 + rng.between(0, 2_000))),
     });
@@ -63,12 +63,12 @@ fn one(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation
             ])
             .clone(),
     };
-    let fault = AttemptFault { retry_after: asked, ..AttemptFault::new(source, "it did not work") };
+    let fault = AttemptFault { retry_after: requested, ..AttemptFault::new(source, "it did not work") };
     let got = classify(&fault, &Overrides::default(), now);
     story.tell(|| format!("{fault:?}: {got:?}"));
     let Classification { nature, reach, severity, mistake, code, retry_after, .. } = got;
     agree(PROMISE, "a fault", &(nature, reach, severity, mistake, code), &meaning(&fault))?;
-    let due = match asked {
+    let due = match requested {
         None => None,
         Some(RetryAfter::Delay(delay)) => Some(delay),
         Some(RetryAfter::At(at)) => (at > now).then(|| at.since(now)),

@@ -58,7 +58,7 @@ impl ReferenceGuardHold {
         Self { since: now, until: now + span, span }
     }
 
-    fn try_goes_out(&mut self, policy: &GuardPolicy, now: Timestamp) {
+    fn start_trial(&mut self, policy: &GuardPolicy, now: Timestamp) {
         self.span = (self.span * 2).min(policy.longest_hold);
         self.until = now + self.span;
     }
@@ -118,7 +118,7 @@ struct HostNamedTurn {
     turn: TurnId,
     failures: u32,
     last: Timestamp,
-    ended: Option<Timestamp>,
+    limited_at: Option<Timestamp>,
 }
 
 /// The failures of the current guessed turn.
@@ -138,7 +138,7 @@ struct ReferenceGuard {
     failing: Vec<FailingSubject>,
     row: Vec<FailureSubject>,
     repeated: Vec<RepeatedResult>,
-    told: Vec<HostNamedTurn>,
+    named_turns: Vec<HostNamedTurn>,
     guess: GuessedTurn,
     turn: u64,
     last: Option<Timestamp>,
@@ -183,8 +183,8 @@ impl ReferenceGuard {
     ) -> Option<(Code, GuardLayer, u32)> {
         let stopped = match &call.turn {
             Some(turn) => {
-                let told = self.told.iter().find(|told| told.turn == *turn);
-                told.map(|told| told.failures).filter(|failures| *failures >= policy.per_turn.get())
+                let named = self.named_turns.iter().find(|named| named.turn == *turn);
+                named.map(|named| named.failures).filter(|failures| *failures >= policy.per_turn.get())
             }
             None => {
                 let holds = self.guess.limit.is_some_and(|(hold, _)| hold.lasts(now));
@@ -197,12 +197,12 @@ impl ReferenceGuard {
             return Some((Code::ToolErrorLimit, GuardLayer::TurnLimit, failures));
         }
         let moment = self.moment(policy, call, now);
-        let held = self.failing.iter().find(|failing| {
+        let looping = self.failing.iter().find(|failing| {
             call.is_about(&failing.subject)
                 && failing.hold.is_some_and(|hold| hold.lasts(now))
                 && !failing.is_excused(&moment)
         });
-        if let Some(failing) = held {
+        if let Some(failing) = looping {
             return Some((Code::LoopDetected, GuardLayer::Loop, failing.failures));
         }
         let repeated = self.repeated.iter().find(|repeated| {
@@ -235,17 +235,17 @@ impl ReferenceGuard {
     ) -> Option<(u32, bool)> {
         let most = policy.per_turn.get();
         if let Some(turn) = &call.turn {
-            let place = self.told.iter().position(|told| told.turn == *turn);
-            let mut told = match place {
-                Some(place) => self.told.remove(place),
-                None => HostNamedTurn { turn: turn.clone(), failures: 0, last: now, ended: None },
+            let place = self.named_turns.iter().position(|named| named.turn == *turn);
+            let mut named = match place {
+                Some(place) => self.named_turns.remove(place),
+                None => HostNamedTurn { turn: turn.clone(), failures: 0, last: now, limited_at: None },
             };
-            (told.failures, told.last) = (told.failures + 1, now);
-            let failures = told.failures;
-            if failures >= most && told.ended.is_none() {
-                told.ended = Some(now);
+            (named.failures, named.last) = (named.failures + 1, now);
+            let failures = named.failures;
+            if failures >= most && named.limited_at.is_none() {
+                named.limited_at = Some(now);
             }
-            self.told.push(told);
+            self.named_turns.push(named);
             return (failures >= most).then_some((failures, true));
         }
         let guess = &mut self.guess;
@@ -280,7 +280,7 @@ impl ReferenceGuard {
             if let Some((hold, tried)) =
                 self.guess.limit.as_mut().filter(|(hold, _)| failed && !hold.lasts(now))
             {
-                hold.try_goes_out(policy, now);
+                hold.start_trial(policy, now);
                 *tried = true;
             }
         }
@@ -290,13 +290,13 @@ impl ReferenceGuard {
             match &mut failing.hold {
                 None => {}
                 Some(_) if is_excused => failing.tried = Some(moment.clone()),
-                Some(hold) if !hold.lasts(now) => hold.try_goes_out(policy, now),
+                Some(hold) if !hold.lasts(now) => hold.start_trial(policy, now),
                 Some(_) => {}
             }
         }
         for repeated in self.repeated.iter_mut().filter(|repeated| call.is_about(&repeated.subject)) {
             if let Some(hold) = repeated.hold.as_mut().filter(|hold| !hold.lasts(now)) {
-                hold.try_goes_out(policy, now);
+                hold.start_trial(policy, now);
             }
         }
     }
@@ -342,8 +342,8 @@ impl ReferenceGuard {
         let worked = failing.last.successes != moment.successes;
         // A new turn clears everything that is not held: a turn that the host named, or a guessed one in which
         // something else worked.
-        let two_told = matches!((&failing.last.turn, &moment.turn), (TurnSource::Told(one), TurnSource::Told(other)) if one != other);
-        if failing.hold.is_none() && failing.last.turn != moment.turn && (two_told || worked) {
+        let two_named = matches!((&failing.last.turn, &moment.turn), (TurnSource::Told(one), TurnSource::Told(other)) if one != other);
+        if failing.hold.is_none() && failing.last.turn != moment.turn && (two_named || worked) {
             failing.kinds.clear();
             failing.failures = 0;
         }
@@ -448,7 +448,7 @@ impl ReferenceGuard {
         self.failing.clear();
         self.repeated.clear();
         self.row.clear();
-        self.told.clear();
+        self.named_turns.clear();
         self.guess = GuessedTurn::default();
     }
 
@@ -478,14 +478,14 @@ impl ReferenceGuard {
                 Some(hold.until),
             ))
         });
-        let told = self.told.iter().filter(|told| now < told.last + SHOWN).filter_map(|told| {
+        let named = self.named_turns.iter().filter(|named| now < named.last + SHOWN).filter_map(|named| {
             Some((
                 GuardLayer::TurnLimit,
                 None,
-                Some(told.turn.clone()),
+                Some(named.turn.clone()),
                 None,
-                told.failures,
-                told.ended?,
+                named.failures,
+                named.limited_at?,
                 None,
             ))
         });
@@ -497,7 +497,7 @@ impl ReferenceGuard {
         let guessed = guessed.map(|hold| {
             (GuardLayer::TurnLimit, None, None, None, self.guess.failures, hold.since, Some(hold.until))
         });
-        let mut all: Vec<GuardRefusalRow> = failing.chain(repeated).chain(told).chain(guessed).collect();
+        let mut all: Vec<GuardRefusalRow> = failing.chain(repeated).chain(named).chain(guessed).collect();
         all.sort_by_key(|(.., since, _)| *since);
         all
     }
@@ -511,7 +511,7 @@ impl ReferenceGuard {
         let holds = holds.chain([self.guess.limit.map(|(hold, _)| hold)]).flatten().map(|hold| hold.until);
         holds
             .chain(self.last.map(|last| last + policy.turn_gap))
-            .chain(self.told.iter().map(|told| told.last + SHOWN))
+            .chain(self.named_turns.iter().map(|named| named.last + SHOWN))
             .collect()
     }
 }
@@ -539,7 +539,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
             _ => RepeatedSuccessPolicy::Ignore,
         },
     };
-    let tells_turns = rng.between(0, 100);
+    let names_turns = rng.between(0, 100);
     let (mut guard, mut reference) = (LoopGuard::default(), ReferenceGuard::default());
     let mut under_way: Vec<ReferenceGuardCall> = Vec::new();
     let mut now = Timestamp::from_millis(1_000_000);
@@ -552,7 +552,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
             },
             arguments: digest(rng.between(0, 1)),
             turn: rng
-                .chance(tells_turns)
+                .chance(names_turns)
                 .then(|| TurnId::new(format!("turn {}", rng.between(0, 1))).expect("a name")),
         };
         let at = now.as_millis();
@@ -561,14 +561,14 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
                 let due = reference.refuses(&policy, &call, now);
                 let got = guard.would_refuse(&policy, call.guarded(), now);
                 story.tell(|| format!("{at}: {call:?} would be refused: {got:?}"));
-                told_as(
+                check_refusal(
                     got.as_ref().map(|refusal| (refusal.code, refusal.layer, refusal.text.as_str())),
                     due,
                 )?;
                 if due.is_some() {
                     let ends = reference.refused(&policy, &call, now);
                     let refusal = guard.check(&policy, call.guarded(), now).err();
-                    told_as(
+                    check_refusal(
                         refusal.as_ref().map(|refusal| (refusal.code, refusal.layer, refusal.text.as_str())),
                         due,
                     )?;
@@ -672,7 +672,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
 }
 
 /// Checks that a refusal reports its code and count.
-fn told_as(
+fn check_refusal(
     got: Option<(Code, GuardLayer, &str)>,
     due: Option<(Code, GuardLayer, u32)>,
 ) -> Result<(), InvariantViolation> {
@@ -683,7 +683,7 @@ fn told_as(
         &due.map(|(code, layer, _)| (code, layer)),
     )?;
     match (got, due) {
-        (Some((_, layer, text)), Some((_, _, number))) if !tells(layer, number, text) => {
+        (Some((_, layer, text)), Some((_, _, number))) if !mentions_count(layer, number, text) => {
             Err((PROMISE, format!("{layer:?} should report {number}: {text}")))
         }
         _ => Ok(()),
@@ -693,13 +693,14 @@ fn told_as(
 fn remarks(got: &[GuardRemark], due: &[(GuardLayer, u32)]) -> Result<(), InvariantViolation> {
     let layers: Vec<GuardLayer> = got.iter().map(|remark| remark.layer).collect();
     agree(PROMISE, "what is added", &layers, &due.iter().map(|(layer, _)| *layer).collect())?;
-    let wrong = got.iter().zip(due).find(|(remark, (layer, number))| !tells(*layer, *number, &remark.text));
+    let wrong =
+        got.iter().zip(due).find(|(remark, (layer, number))| !mentions_count(*layer, *number, &remark.text));
     wrong.map_or(Ok(()), |(remark, (_, number))| {
         Err((PROMISE, format!("the remark should contain {number}: {}", remark.text)))
     })
 }
 
-fn tells(layer: GuardLayer, number: u32, text: &str) -> bool {
+fn mentions_count(layer: GuardLayer, number: u32, text: &str) -> bool {
     let times = if number == 1 { "once".to_owned() } else { format!("{number} times") };
     match layer {
         GuardLayer::NonRetryable | GuardLayer::PingPong => true,

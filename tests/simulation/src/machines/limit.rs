@@ -16,7 +16,7 @@ const PROMISE: &str = "limits hold";
 struct ReferenceRate {
     limit: RateLimit,
     unused_at: u128,
-    seen: Timestamp,
+    queried: Timestamp,
 }
 
 impl ReferenceRate {
@@ -26,12 +26,12 @@ impl ReferenceRate {
 
     /// Returns the used part at the time of the last query.
     fn spent(&self) -> u128 {
-        self.unused_at.saturating_sub(self.parts(self.seen))
+        self.unused_at.saturating_sub(self.parts(self.queried))
     }
 
-    fn with_spent(limit: RateLimit, spent: u128, seen: Timestamp) -> Self {
-        let fresh = Self { limit, unused_at: 0, seen };
-        Self { unused_at: fresh.parts(seen) + spent, ..fresh }
+    fn with_spent(limit: RateLimit, spent: u128, queried: Timestamp) -> Self {
+        let fresh = Self { limit, unused_at: 0, queried };
+        Self { unused_at: fresh.parts(queried) + spent, ..fresh }
     }
 }
 
@@ -51,7 +51,7 @@ impl ReferenceLimiter {
             self.inside += 1;
             return Ok(());
         };
-        let known = self.rate.map(|rate| ReferenceRate { seen: now, ..rate });
+        let known = self.rate.map(|rate| ReferenceRate { queried: now, ..rate });
         let rate = match known {
             None => ReferenceRate::with_spent(limit, 0, now),
             Some(rate) if rate.limit == limit => rate,
@@ -64,16 +64,16 @@ impl ReferenceLimiter {
         };
         let cost = limit.per.as_nanos();
         let room = cost * attempts(limit);
-        let wanted = rate.spent() + cost;
-        if wanted > room {
+        let needed = rate.spent() + cost;
+        if needed > room {
             self.rate = Some(rate);
             // The first whole millisecond at which enough has drained.
             let fits = (1..).find(|wait| {
-                wanted <= room + nanos(now + millis(*wait)).saturating_sub(nanos(now)) * attempts(limit)
+                needed <= room + nanos(now + millis(*wait)).saturating_sub(nanos(now)) * attempts(limit)
             });
             return Err(LimitError::Rate(now + millis(fits.unwrap_or(0))));
         }
-        self.rate = Some(ReferenceRate::with_spent(limit, wanted, now));
+        self.rate = Some(ReferenceRate::with_spent(limit, needed, now));
         self.inside += 1;
         Ok(())
     }
@@ -86,7 +86,7 @@ impl ReferenceLimiter {
         self.leave();
         if let Some(rate) = self.rate {
             let spent = rate.spent().saturating_sub(rate.limit.per.as_nanos());
-            self.rate = Some(ReferenceRate::with_spent(rate.limit, spent, rate.seen));
+            self.rate = Some(ReferenceRate::with_spent(rate.limit, spent, rate.queried));
         }
     }
 }

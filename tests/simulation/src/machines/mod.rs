@@ -59,12 +59,12 @@ pub(crate) fn run(seed: u64) -> Result<TableCoverage, Box<SimulationFailure>> {
             // Run it again, with a trace.
             let mut story = MachineTrace { lines: Some(Vec::new()), ..MachineTrace::default() };
             let broken = check(&mut Rng::of_machine(seed, place), &mut story);
-            let (invariant, how) =
+            let (invariant, description) =
                 broken.err().unwrap_or(("the same again", "it broke once only".to_owned()));
             return Err(Box::new(SimulationFailure {
                 seed,
                 invariant,
-                how,
+                description,
                 story: story.lines.unwrap_or_default(),
             }));
         }
@@ -92,11 +92,11 @@ impl MachineTrace {
 /// Fails if two values that have to agree do not.
 fn agree<T: PartialEq + std::fmt::Debug>(
     promise: &'static str,
-    what: &str,
+    label: &str,
     got: &T,
     due: &T,
 ) -> Result<(), InvariantViolation> {
-    if got == due { Ok(()) } else { Err((promise, format!("{what}: got {got:?}, due is {due:?}"))) }
+    if got == due { Ok(()) } else { Err((promise, format!("{label}: got {got:?}, due is {due:?}"))) }
 }
 
 /// Draws the next time: often one of these, or a millisecond beside it.

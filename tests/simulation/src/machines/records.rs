@@ -186,8 +186,8 @@ impl RecordsChecker {
         let role = match rng.chance(30) && repeated.is_none() {
             true => {
                 let keys: Vec<RecordKey> = self.records.iter().map(|record| record.key).collect();
-                let gone = key("nothing is here");
-                ClaimRole::Waiter { followed: if keys.is_empty() { gone } else { *rng.pick(&keys) } }
+                let missing = key("nothing is here");
+                ClaimRole::Waiter { followed: if keys.is_empty() { missing } else { *rng.pick(&keys) } }
             }
             false => ClaimRole::Fresh,
         };
@@ -208,7 +208,7 @@ impl RecordsChecker {
             best_effort: rng.chance(20),
             arrived: self.now,
             age: millis(*rng.pick(&[0, 1, 600, 15_000])),
-            seen_end_within: perhaps(rng, |rng| millis(rng.between(0, 3_000))),
+            end_observed_within: perhaps(rng, |rng| millis(rng.between(0, 3_000))),
             run: RunId(format!("run {number}").into()),
             rules: DedupeRules {
                 computed_since: rng.chance(15).then(|| self.now.before(millis(rng.between(0, 2_000)))),
@@ -374,7 +374,7 @@ impl RecordsChecker {
         // An operator means whatever record is there; a call that looked it up means the run that it looked for.
         let there = before.get(&key).map(|record| record.owner.clone()).filter(|_| rng.chance(75));
         let of = perhaps(rng, |rng| there.unwrap_or_else(|| an_owner(rng, 0)));
-        let resolve = ResolutionRequest { key, resolution, of, needs_seen_end: rng.chance(30) };
+        let resolve = ResolutionRequest { key, resolution, of, requires_observed_end: rng.chance(30) };
         let verdict = self.records.resolve(&resolve, rules, &sight, self.now);
         story.tell(|| format!("{}: {resolve:?}: {verdict:?}", self.now.as_millis()));
         self.tables.resolve((&resolve, rules), &sight, self.now, (&before, &self.records), verdict);
@@ -430,12 +430,12 @@ impl RecordsChecker {
         let keys = before.iter().chain(self.records.iter()).map(|record| record.key);
         let mut changed: Vec<RecordKey> =
             keys.filter(|key| !is_same(before.get(key), self.records.get(key))).collect();
-        let mut told = self.records.changed().to_vec();
-        for keys in [&mut changed, &mut told] {
+        let mut reported = self.records.changed().to_vec();
+        for keys in [&mut changed, &mut reported] {
             keys.sort_unstable();
             keys.dedup();
         }
-        agree(PROMISE, "followers that are woken", &told, &changed)
+        agree(PROMISE, "followers that are woken", &reported, &changed)
     }
 }
 
@@ -450,9 +450,9 @@ fn ends_of(record: &DedupeRecord) -> Vec<Timestamp> {
         },
         _ => None,
     };
-    let told = record.delivered.into_iter().flat_map(|at| [at + millis(1_000), at + millis(10_000)]);
+    let deliveries = record.delivered.into_iter().flat_map(|at| [at + millis(1_000), at + millis(10_000)]);
     let done = [1_000, 10_000].map(|span| record.updated + millis(span));
-    record.expires.into_iter().chain(lease).chain(settles).chain(told).chain(done).collect()
+    record.expires.into_iter().chain(lease).chain(settles).chain(deliveries).chain(done).collect()
 }
 
 fn address_of(record: &DedupeRecord) -> RecordAddress {
@@ -489,18 +489,18 @@ fn deliveries(rng: &mut Rng) -> Result<(), InvariantViolation> {
     let delivery = Delivery::written(written);
     let open_for = *rng.pick(&[0, 1, 4_999, 5_000, 5_001]);
     let now = written + millis(open_for);
-    let heard = *rng.pick(&[
+    let signal = *rng.pick(&[
         DeliverySignal::Message,
         DeliverySignal::CancelOfThisCall,
         DeliverySignal::StillOpen,
         DeliverySignal::Closed,
     ]);
-    let due = match heard {
+    let due = match signal {
         DeliverySignal::Message => Some(true),
         DeliverySignal::CancelOfThisCall | DeliverySignal::Closed => Some(false),
         DeliverySignal::StillOpen => (open_for >= 5_000).then_some(true),
     };
-    agree(PROMISE, "arrival", &delivery.has_arrived(heard, now), &due)?;
+    agree(PROMISE, "arrival", &delivery.has_arrived(signal, now), &due)?;
     agree(PROMISE, "when to look", &delivery.next_check(), &(written + millis(5_000)))
 }
 

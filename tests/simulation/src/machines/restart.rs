@@ -26,7 +26,7 @@ struct ReferenceRestart {
 }
 
 impl ReferenceRestart {
-    fn asked(&mut self, now: Timestamp) -> StartDecision {
+    fn request_start(&mut self, now: Timestamp) -> StartDecision {
         let decision = match self.standing {
             ServerState::Starting { .. } => StartDecision::WaitForStart,
             ServerState::Up { .. } => StartDecision::Use,
@@ -114,7 +114,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
         now = next_moment(rng, now, &moments);
         match rng.between(0, 9) {
             0..4 => {
-                let (got, due) = (restarts.request_start(now), reference.asked(now));
+                let (got, due) = (restarts.request_start(now), reference.request_start(now));
                 story.tell(|| format!("{}: asked: {got:?}", now.as_millis()));
                 agree(PROMISE, "asked", &got, &due)?;
             }

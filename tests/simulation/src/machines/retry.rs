@@ -66,26 +66,28 @@ fn wait(backoff: &Backoff, retry: u32) -> Duration {
 
 fn schedule(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let policy = policy(rng);
-    let begun = Timestamp::from_millis(10_000);
+    let schedule_start = Timestamp::from_millis(10_000);
     let limits = CallerLimits {
         attempts: perhaps(rng, |rng| u32::try_from(rng.between(0, 5)).unwrap_or(0)),
         elapsed: perhaps(rng, |rng| millis(rng.between(0, 20) * 50)),
         attempt: None,
-        deadline: perhaps(rng, |rng| begun + millis(rng.between(0, 20) * 50)),
-        start_by: perhaps(rng, |rng| begun + millis(rng.between(1, 20) * 50)),
+        deadline: perhaps(rng, |rng| schedule_start + millis(rng.between(0, 20) * 50)),
+        start_by: perhaps(rng, |rng| schedule_start + millis(rng.between(1, 20) * 50)),
     };
     let last_retry = perhaps(rng, |rng| millis(rng.between(0, 20) * 50));
-    let most = limits.attempts.map_or(policy.attempts.get(), |asked| asked.max(1).min(policy.attempts.get()));
+    let most = limits
+        .attempts
+        .map_or(policy.attempts.get(), |requested| requested.max(1).min(policy.attempts.get()));
     let spans = [policy.total, limits.elapsed, last_retry].into_iter().flatten();
-    let by_span = spans.map(|span| begun + span).min();
+    let by_span = spans.map(|span| schedule_start + span).min();
     // An attempt that starts at this time starts too late.
     let too_late = [by_span.map(|moment| moment + millis(1)), limits.start_by].into_iter().flatten().min();
     let seed = rng.next();
-    let mut schedule = RetrySchedule::new(&policy, &limits, last_retry, seed, begun);
-    let mut again = RetrySchedule::new(&policy, &limits, last_retry, seed, begun);
+    let mut schedule = RetrySchedule::new(&policy, &limits, last_retry, seed, schedule_start);
+    let mut again = RetrySchedule::new(&policy, &limits, last_retry, seed, schedule_start);
     story.tell(|| format!("{policy:?}, {limits:?}, retries until {last_retry:?}"));
     agree(PROMISE, "attempts allowed", &schedule.most(), &most)?;
-    let (mut now, mut made) = (begun, 1);
+    let (mut now, mut made) = (schedule_start, 1);
     for _ in 0..8 {
         let moments: Vec<Timestamp> = too_late.into_iter().chain(limits.deadline).collect();
         let probe = next_moment(rng, now, &moments);
@@ -100,13 +102,13 @@ fn schedule(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViol
         agree(PROMISE, "whether it may start", &schedule.may_start(probe), &due)?;
         let started = now;
         now = now + millis(rng.between(0, 4) * 10);
-        let asked = perhaps(rng, |rng| millis(rng.between(0, 5) * 90));
+        let requested = perhaps(rng, |rng| millis(rng.between(0, 5) * 90));
         let (got, same) =
-            (schedule.next(&policy, started, asked, now), again.next(&policy, started, asked, now));
+            (schedule.next(&policy, started, requested, now), again.next(&policy, started, requested, now));
         agree(PROMISE, "the same seed", &got, &same)?;
         story.tell(|| {
             format!(
-                "attempt {made} from {} to {}, asked for {asked:?}: {got:?}",
+                "attempt {made} from {} to {}, asked for {requested:?}: {got:?}",
                 started.as_millis(),
                 now.as_millis()
             )
@@ -124,17 +126,17 @@ fn schedule(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViol
             }
         };
         // Times are whole milliseconds.
-        let start = |wait: Duration| (from + wait).max(now + asked.unwrap_or_default());
+        let start = |wait: Duration| (from + wait).max(now + requested.unwrap_or_default());
         let [earliest, latest] = [start(least.saturating_sub(millis(1))), start(longest + millis(1))];
         let is_exact = policy.jitter == Jitter::None;
         let holds = match got {
             Err(RetryStop::Attempts) => made >= most,
             Err(RetryStop::RetryAfter(long)) => {
-                made < most && asked == Some(long) && long > policy.longest_retry_after
+                made < most && requested == Some(long) && long > policy.longest_retry_after
             }
             Ok(at) => {
                 made < most
-                    && asked.is_none_or(|asked| asked <= policy.longest_retry_after)
+                    && requested.is_none_or(|requested| requested <= policy.longest_retry_after)
                     && (earliest..=latest).contains(&at)
                     && (!is_exact || at == start(whole))
                     && !is_past(limits.deadline, at)

@@ -70,7 +70,7 @@ enum ReferenceTrustState {
 struct ReferenceAccount {
     state: ReferenceTrustState,
     /// Everything since trust was last restored.
-    ended: Vec<JudgedOutcome>,
+    outcomes: Vec<JudgedOutcome>,
 }
 
 /// An expected change: from, to, failures, until, successes needed.
@@ -112,12 +112,12 @@ impl ReferenceAccount {
 
     fn succeeds(&mut self, rule: &TrustRule, now: Timestamp) -> Vec<ExpectedTrustChange> {
         let mut steps: Vec<ExpectedTrustChange> = self.comes_to(rule, now).into_iter().collect();
-        self.ended.push(JudgedOutcome { at: now, failed: None });
+        self.outcomes.push(JudgedOutcome { at: now, failed: None });
         if let ReferenceTrustState::Recovering { failures, successes, needed } = &mut self.state {
             *successes += 1;
             if successes >= needed {
                 steps.push((TrustState::Recovering, TrustState::Trusted, *failures, None, 0));
-                *self = Self { state: ReferenceTrustState::Trusted, ended: Vec::new() };
+                *self = Self { state: ReferenceTrustState::Trusted, outcomes: Vec::new() };
             }
         }
         steps
@@ -132,7 +132,7 @@ impl ReferenceAccount {
         now: Timestamp,
     ) -> Vec<ExpectedTrustChange> {
         let mut steps: Vec<ExpectedTrustChange> = self.comes_to(rule, now).into_iter().collect();
-        self.ended.push(JudgedOutcome { at: now, failed: Some((severity, recoverable)) });
+        self.outcomes.push(JudgedOutcome { at: now, failed: Some((severity, recoverable)) });
         if !counts(rule, severity) {
             return steps;
         }
@@ -182,13 +182,14 @@ impl ReferenceAccount {
     /// Returns failures within the window, and whether time heals them.
     fn lately(&self, rule: &TrustRule, now: Timestamp) -> impl Iterator<Item = (Severity, bool)> {
         let from = now.before(rule.window);
-        self.ended.iter().filter(move |ended| ended.at >= from).filter_map(|ended| ended.failed)
+        self.outcomes.iter().filter(move |outcome| outcome.at >= from).filter_map(|outcome| outcome.failed)
     }
 
     fn has_lost(&self, rule: &TrustRule, severity: Severity, now: Timestamp) -> bool {
         let from = now.before(rule.window);
         let counted = self.lately(rule, now).filter(|(severity, _)| counts(rule, *severity)).count();
-        let row = self.ended.iter().rev().map_while(|ended| ended.failed.map(|failed| (ended.at, failed)));
+        let row =
+            self.outcomes.iter().rev().map_while(|outcome| outcome.failed.map(|failed| (outcome.at, failed)));
         let row = row.filter(|(at, (severity, _))| *at >= from && counts(rule, *severity)).count();
         let (failed, calls) = self.share(rule, now);
         severity == Severity::RepeatedAuth
@@ -204,13 +205,13 @@ impl ReferenceAccount {
     fn share(&self, rule: &TrustRule, now: Timestamp) -> (usize, usize) {
         let width = rule.window / 64;
         let mut slots: Vec<(Timestamp, Timestamp, usize, usize)> = Vec::new();
-        for ended in &self.ended {
-            match slots.last_mut().filter(|(first, ..)| ended.at.since(*first) <= width) {
-                Some((_, last, ..)) => *last = ended.at,
-                None => slots.push((ended.at, ended.at, 0, 0)),
+        for outcome in &self.outcomes {
+            match slots.last_mut().filter(|(first, ..)| outcome.at.since(*first) <= width) {
+                Some((_, last, ..)) => *last = outcome.at,
+                None => slots.push((outcome.at, outcome.at, 0, 0)),
             }
             if let Some((.., failed, calls)) = slots.last_mut() {
-                *failed += usize::from(ended.failed.is_some_and(|(severity, _)| counts(rule, severity)));
+                *failed += usize::from(outcome.failed.is_some_and(|(severity, _)| counts(rule, severity)));
                 *calls += 1;
             }
         }
@@ -254,8 +255,8 @@ struct JudgedCall {
 type ExpectedTrustNotice = (TrustScope, ExpectedTrustChange, bool);
 
 impl ReferenceTrustLedger {
-    fn rule_of(&self, who: &JudgedSubject) -> &TrustRule {
-        match who {
+    fn rule_of(&self, subject: &JudgedSubject) -> &TrustRule {
+        match subject {
             JudgedSubject::Tool(_) | JudgedSubject::Signature(..) => &self.rule,
             JudgedSubject::Domain(_) => self.domain_rule.as_ref().unwrap_or(&self.rule),
         }
@@ -272,26 +273,26 @@ impl ReferenceTrustLedger {
     }
 
     fn is_blocked(&self, tool: &ToolRef) -> bool {
-        let blocked = |who: &JudgedSubject| {
-            self.accounts.get(who).is_some_and(|account| account.name() == TrustState::Blocked)
+        let blocked = |subject: &JudgedSubject| {
+            self.accounts.get(subject).is_some_and(|account| account.name() == TrustState::Blocked)
         };
         Self::whole(tool).iter().any(blocked)
     }
 
-    fn account(&mut self, who: &JudgedSubject) -> &mut ReferenceAccount {
+    fn account(&mut self, subject: &JudgedSubject) -> &mut ReferenceAccount {
         self.accounts
-            .entry(who.clone())
-            .or_insert(ReferenceAccount { state: ReferenceTrustState::Trusted, ended: Vec::new() })
+            .entry(subject.clone())
+            .or_insert(ReferenceAccount { state: ReferenceTrustState::Trusted, outcomes: Vec::new() })
     }
 
     fn touch(
         &mut self,
-        who: &JudgedSubject,
+        subject: &JudgedSubject,
         act: impl FnOnce(&mut ReferenceAccount, &TrustRule) -> Vec<ExpectedTrustChange>,
     ) -> Vec<ExpectedTrustNotice> {
-        let rule = self.rule_of(who).clone();
-        let scope = scope_of(who);
-        act(self.account(who), &rule)
+        let rule = self.rule_of(subject).clone();
+        let scope = scope_of(subject);
+        act(self.account(subject), &rule)
             .into_iter()
             .map(|step| (scope, step, rule.notify && step.1 != TrustState::Recovering))
             .collect()
@@ -357,24 +358,25 @@ impl ReferenceTrustLedger {
     }
 
     fn succeeds(&mut self, call: &JudgedCall, now: Timestamp) -> Vec<ExpectedTrustNotice> {
-        let mut told = Vec::new();
-        let known = |reference: &Self, who: &JudgedSubject| reference.accounts.contains_key(who);
-        let mut whom: Vec<JudgedSubject> =
-            Self::whole(&call.tool).into_iter().filter(|who| known(self, who)).collect();
+        let mut notices = Vec::new();
+        let known = |reference: &Self, subject: &JudgedSubject| reference.accounts.contains_key(subject);
+        let mut subjects: Vec<JudgedSubject> =
+            Self::whole(&call.tool).into_iter().filter(|subject| known(self, subject)).collect();
         // A success adds nothing about an unknown subject, unless a failure rate has to count it.
         let signature =
             call.signature.clone().map(|signature| JudgedSubject::Signature(call.tool.clone(), signature));
         let domain = call.domain.clone().filter(|_| self.domain_rule.is_some()).map(JudgedSubject::Domain);
         let judged = signature.into_iter().chain(domain);
-        whom.extend(judged.filter(|who| known(self, who) || self.rule_of(who).rate.is_some()));
-        for who in whom {
-            let changes = self.touch(&who, |account, rule| account.succeeds(rule, now));
+        subjects
+            .extend(judged.filter(|subject| known(self, subject) || self.rule_of(subject).rate.is_some()));
+        for subject in subjects {
+            let changes = self.touch(&subject, |account, rule| account.succeeds(rule, now));
             if changes.iter().any(|(_, step, _)| step.1 == TrustState::Trusted) {
-                self.forgives(&who);
+                self.clear_failures(&subject);
             }
-            told.extend(changes);
+            notices.extend(changes);
         }
-        told
+        notices
     }
 
     fn fails(
@@ -394,38 +396,36 @@ impl ReferenceTrustLedger {
             matches!(severity, Severity::Permission | Severity::RepeatedAuth)
         };
         let refusals = self.account(&own).lately(&rule, now).filter(refused).count();
-        let as_told = if severity == Severity::Permission && refusals + 1 >= 3 {
+        let counted_severity = if severity == Severity::Permission && refusals + 1 >= 3 {
             Severity::RepeatedAuth
         } else {
             severity
         };
-        let mut told =
-            self.touch(&own, |account, rule| account.fails(rule, as_told, recoverable, began, now));
+        let mut notices =
+            self.touch(&own, |account, rule| account.fails(rule, counted_severity, recoverable, began, now));
         if call.signature.is_some() {
-            for who in Self::whole(&call.tool) {
-                let stands = self.accounts.get(&who).map(|account| account.stands(&rule, now));
+            for subject in Self::whole(&call.tool) {
+                let stands = self.accounts.get(&subject).map(|account| account.stands(&rule, now));
                 if stands.is_some_and(|state| state != TrustState::Trusted) {
-                    told.extend(
-                        self.touch(&who, |account, rule| {
-                            account.fails(rule, as_told, recoverable, began, now)
-                        }),
-                    );
+                    notices.extend(self.touch(&subject, |account, rule| {
+                        account.fails(rule, counted_severity, recoverable, began, now)
+                    }));
                 }
             }
         }
         if let Some(domain) = call.domain.clone().filter(|_| self.domain_rule.is_some()) {
-            told.extend(self.touch(&JudgedSubject::Domain(domain), |account, rule| {
+            notices.extend(self.touch(&JudgedSubject::Domain(domain), |account, rule| {
                 account.fails(rule, severity, recoverable, began, now)
             }));
         }
-        self.remembers(call, as_told, (true, self.domain_rule.is_some()), now);
-        told
+        self.remembers(call, counted_severity, (true, self.domain_rule.is_some()), now);
+        notices
     }
 
     /// Clears the failures that led to the loss of trust. They do not count again, not even after a restart.
-    fn forgives(&mut self, who: &JudgedSubject) {
+    fn clear_failures(&mut self, subject: &JudgedSubject) {
         for old in &mut self.history {
-            match who {
+            match subject {
                 JudgedSubject::Tool(tool) => {
                     old.for_call &= !(old.call.tool == *tool && old.call.signature.is_none())
                 }
@@ -438,43 +438,47 @@ impl ReferenceTrustLedger {
         }
     }
 
-    fn meant(target: &TrustTarget<'_>, who: &JudgedSubject) -> bool {
-        match (target, who) {
+    fn is_target(target: &TrustTarget<'_>, subject: &JudgedSubject) -> bool {
+        match (target, subject) {
             (TrustTarget::All, _) => true,
-            (TrustTarget::Tool(wanted), JudgedSubject::Tool(tool)) => {
-                tool == *wanted || tool.is_in_any_namespace() && tool.tool == wanted.tool
+            (TrustTarget::Tool(expected), JudgedSubject::Tool(tool)) => {
+                tool == *expected || tool.is_in_any_namespace() && tool.tool == expected.tool
             }
-            (TrustTarget::Tool(wanted), JudgedSubject::Signature(tool, _)) => tool == *wanted,
+            (TrustTarget::Tool(expected), JudgedSubject::Signature(tool, _)) => tool == *expected,
             (TrustTarget::Signature(tool, signature), JudgedSubject::Signature(of, one)) => {
                 of == *tool && one == *signature
             }
-            (TrustTarget::Domain(wanted), JudgedSubject::Domain(domain)) => domain == *wanted,
+            (TrustTarget::Domain(expected), JudgedSubject::Domain(domain)) => domain == *expected,
             (TrustTarget::Tool(_) | TrustTarget::Signature(..) | TrustTarget::Domain(_), _) => false,
         }
     }
 
     fn approves(&mut self, target: &TrustTarget<'_>) -> Vec<ExpectedTrustNotice> {
-        let mut told = Vec::new();
-        for (who, account) in self.accounts.iter_mut().filter(|(who, _)| Self::meant(target, who)) {
+        let mut notices = Vec::new();
+        for (subject, account) in
+            self.accounts.iter_mut().filter(|(subject, _)| Self::is_target(target, subject))
+        {
             if let ReferenceTrustState::Escalated { failures, needed, .. } = account.state {
                 account.state = ReferenceTrustState::Recovering { failures, successes: 0, needed };
-                told.push((
-                    scope_of(who),
+                notices.push((
+                    scope_of(subject),
                     (TrustState::Escalated, TrustState::Recovering, failures, None, needed),
                     false,
                 ));
             }
         }
-        told
+        notices
     }
 
     fn resets(&mut self, target: &TrustTarget<'_>) -> Vec<ExpectedTrustNotice> {
-        let mut told = Vec::new();
-        for (who, account) in self.accounts.iter_mut().filter(|(who, _)| Self::meant(target, who)) {
+        let mut notices = Vec::new();
+        for (subject, account) in
+            self.accounts.iter_mut().filter(|(subject, _)| Self::is_target(target, subject))
+        {
             if account.name() != TrustState::Trusted {
-                told.push((scope_of(who), (account.name(), TrustState::Trusted, 0, None, 0), true));
+                notices.push((scope_of(subject), (account.name(), TrustState::Trusted, 0, None, 0), true));
             }
-            *account = ReferenceAccount { state: ReferenceTrustState::Trusted, ended: Vec::new() };
+            *account = ReferenceAccount { state: ReferenceTrustState::Trusted, outcomes: Vec::new() };
         }
         for old in &mut self.history {
             let (for_call, for_domain) = match target {
@@ -492,31 +496,32 @@ impl ReferenceTrustLedger {
             old.for_call &= !for_call;
             old.for_domain &= !for_domain;
         }
-        told
+        notices
     }
 
     fn standing(&self, call: &JudgedCall, now: Timestamp) -> TrustState {
         let signature =
             call.signature.clone().map(|signature| JudgedSubject::Signature(call.tool.clone(), signature));
         let domain = call.domain.clone().filter(|_| self.domain_rule.is_some()).map(JudgedSubject::Domain);
-        let whom = Self::whole(&call.tool).into_iter().chain(signature).chain(domain);
-        let states = whom.filter_map(|who| Some(self.accounts.get(&who)?.stands(self.rule_of(&who), now)));
+        let subjects = Self::whole(&call.tool).into_iter().chain(signature).chain(domain);
+        let states = subjects
+            .filter_map(|subject| Some(self.accounts.get(&subject)?.stands(self.rule_of(&subject), now)));
         states.max().unwrap_or(TrustState::Trusted)
     }
 
     fn moments(&self) -> Vec<Timestamp> {
         let recover =
-            self.accounts.iter().filter_map(|(who, account)| account.recovers_at(self.rule_of(who)));
+            self.accounts.iter().filter_map(|(subject, account)| account.recovers_at(self.rule_of(subject)));
         let leave = self
             .accounts
             .values()
-            .flat_map(|account| account.ended.iter().map(|ended| ended.at + self.rule.window));
+            .flat_map(|account| account.outcomes.iter().map(|outcome| outcome.at + self.rule.window));
         recover.chain(leave).collect()
     }
 }
 
-fn scope_of(who: &JudgedSubject) -> TrustScope {
-    match who {
+fn scope_of(subject: &JudgedSubject) -> TrustScope {
+    match subject {
         JudgedSubject::Tool(_) => TrustScope::Tool,
         JudgedSubject::Signature(..) => TrustScope::Signature,
         JudgedSubject::Domain(_) => TrustScope::Domain,
@@ -574,7 +579,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
             2 => TrustTarget::Signature(&call.tool, &signature),
             _ => call.domain.as_ref().map_or(TrustTarget::All, TrustTarget::Domain),
         };
-        let (what, got, due) = match rng.between(0, 19) {
+        let (action, got, due) = match rng.between(0, 19) {
             0..14 => {
                 let call = JudgedCall { signature: Some(signature.clone()), ..call.clone() };
                 let subject =
@@ -598,7 +603,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
                     FinishedOutcome::Success => ledger.report_success(rules, report, now),
                     FinishedOutcome::Failure { severity, recoverable } => {
                         // The reporter's own classification takes precedence over ours.
-                        let (classified, said) = if rng.chance(50) {
+                        let (classified, reported) = if rng.chance(50) {
                             (severity, None)
                         } else {
                             (Severity::Transient, Some(severity))
@@ -606,7 +611,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
                         ledger.report_failure(
                             rules,
                             report,
-                            ReportedFailure { classified, severity: said, recoverable },
+                            ReportedFailure { classified, severity: reported, recoverable },
                             now,
                         )
                     }
@@ -631,13 +636,13 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
             }
             _ => continue,
         };
-        story.tell(|| format!("{at}: {what}: {got:?}"));
-        let told = |change: &TrustChange| {
+        story.tell(|| format!("{at}: {action}: {got:?}"));
+        let change_summary = |change: &TrustChange| {
             let step = (change.from, change.to, change.failures, change.until, change.successes_needed);
             (change.scope, step, change.notify, change.at)
         };
         let due: Vec<_> = due.into_iter().map(|(scope, step, notify)| (scope, step, notify, now)).collect();
-        agree(PROMISE, &what, &got.iter().map(told).collect(), &due)?;
+        agree(PROMISE, &action, &got.iter().map(change_summary).collect(), &due)?;
         compare(&ledger, &reference, &called(rng), rules, now)?;
     }
     Ok(())
@@ -715,8 +720,8 @@ fn compare(
         .accounts
         .iter()
         .filter(|(_, account)| account.name() != TrustState::Trusted)
-        .map(|(who, account)| {
-            let rule = reference.rule_of(who);
+        .map(|(judged, account)| {
+            let rule = reference.rule_of(judged);
             let recovers = account.recovers_at(rule).filter(|at| *at > now);
             let state = account.stands(rule, now);
             let failures = match account.state {
@@ -725,7 +730,13 @@ fn compare(
                 | ReferenceTrustState::Recovering { failures, .. }
                 | ReferenceTrustState::Blocked { failures } => failures,
             };
-            (state, scope_of(who), recovers, state == TrustState::Escalated && recovers.is_none(), failures)
+            (
+                state,
+                scope_of(judged),
+                recovers,
+                state == TrustState::Escalated && recovers.is_none(),
+                failures,
+            )
         })
         .collect();
     agree(PROMISE, "worst first", &shown.iter().map(|one| one.0).rev().is_sorted(), &true)?;

@@ -46,7 +46,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
     for _ in 0..4 {
         handler(rng, story)?;
         holds(rng, story)?;
-        heard(rng, story)?;
+        progress(rng, story)?;
     }
     turns(rng, story)
 }
@@ -147,21 +147,21 @@ fn holds(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolati
     if rng.chance(50) {
         choices.insert(call.clone(), CandidateChoice { candidate: 1, ..CandidateChoice::default() });
     }
-    let kept =
+    let document =
         TurnDocument { format: TurnDocument::FORMAT, holder: holder.clone(), choices: choices.clone() };
-    let found = perhaps(rng, |_| (3, kept));
+    let found = perhaps(rng, |_| (3, document));
     let me = TurnHolder { process: process(2), number: 8, until: now + millis(1_000) };
     let sight = *rng.pick(&[LeaseOwnerState::Alive, LeaseOwnerState::Gone, LeaseOwnerState::Time]);
     let taken = TurnLease::take(found.clone(), me.clone(), |_| sight, now);
     story.tell(|| format!("{found:?}, its holder is {sight:?}: {taken:?}"));
-    let held =
+    let current =
         holder.filter(|holder| found.is_some() && now < holder.until && sight != LeaseOwnerState::Gone);
-    let (mut hold, submitted) = match (taken, held) {
+    let (mut hold, submitted) = match (taken, current) {
         (TurnAcquisition::Busy(until), Some(holder)) => {
             return agree(PROMISE, "until when", &until, &holder.until);
         }
         (TurnAcquisition::Acquired(hold, submitted), None) => (hold, submitted),
-        (taken, held) => return Err((PROMISE, format!("{taken:?}, and it is held by {held:?}"))),
+        (taken, current) => return Err((PROMISE, format!("{taken:?}, and it is held by {current:?}"))),
     };
     let choices = if found.is_some() { choices } else { BTreeMap::new() };
     let due =
@@ -174,11 +174,16 @@ fn holds(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolati
     let is_known = choices.get(&call).map_or(choice == CandidateChoice::default(), |known| *known == choice);
     let written = hold.document_with_choice(&call, &choice);
     agree(PROMISE, "whether a choice is written", &written.is_none(), &is_known)?;
-    if let Some(kept) = written {
-        agree(PROMISE, "the choice that is written", &kept.choices.get(&call), &Some(&choice))?;
-        agree(PROMISE, "who chose", &kept.holder, &Some(me.clone()))?;
-        hold.record_write(kept.clone(), 9);
-        agree(PROMISE, "what is written", &(hold.document(), hold.replaced_version()), &(&kept, Some(9)))?;
+    if let Some(document) = written {
+        agree(PROMISE, "the choice that is written", &document.choices.get(&call), &Some(&choice))?;
+        agree(PROMISE, "who chose", &document.holder, &Some(me.clone()))?;
+        hold.record_write(document.clone(), 9);
+        agree(
+            PROMISE,
+            "what is written",
+            &(hold.document(), hold.replaced_version()),
+            &(&document, Some(9)),
+        )?;
     }
     agree(PROMISE, "holder after the release", &hold.released_document().holder, &None)?;
     let there = match rng.between(0, 3) {
@@ -187,7 +192,7 @@ fn holds(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolati
         2 => Some(Some(TurnHolder { number: 9, ..me.clone() })),
         _ => Some(Some(TurnHolder { until: me.until + millis(1), ..me.clone() })),
     };
-    let kept = there.clone().map(|holder| TurnDocument {
+    let document = there.clone().map(|holder| TurnDocument {
         format: TurnDocument::FORMAT,
         holder,
         choices: BTreeMap::new(),
@@ -202,35 +207,35 @@ fn holds(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolati
     agree(
         PROMISE,
         "a write that came too late",
-        &hold.resolve_conflict(kept.as_ref().map(|kept| (12, kept))),
+        &hold.resolve_conflict(document.as_ref().map(|document| (12, document))),
         &due,
     )?;
-    let due = if due == TurnWriteConflict::Lost { before } else { kept.map(|_| 12) };
+    let due = if due == TurnWriteConflict::Lost { before } else { document.map(|_| 12) };
     agree(PROMISE, "what it replaces then", &hold.replaced_version(), &due)
 }
 
 // ---- the reach of a call ----
 
-fn heard(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
+fn progress(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let now = Timestamp::from_millis(1_000);
-    let mut heard = CallProgress::default();
+    let mut progress = CallProgress::default();
     // The reach of every attempt that was begun; unknown as long as it runs.
     let mut reaches: Vec<AttemptReach> = Vec::new();
-    let (mut failed, mut asked, mut followed, mut cut) = (None, false, false, None);
+    let (mut failed, mut input_required, mut followed, mut cut) = (None, false, false, None);
     for number in 1..=rng.between(0, 4) {
         let attempt = u32::try_from(number).unwrap_or(1);
         match rng.between(0, 3) {
             0 => {
-                heard.record(&CallNotice::Following);
+                progress.record(&CallNotice::Following);
                 followed = true;
             }
             _ => {
-                heard.record(&CallNotice::AttemptStarted { attempt, at: now });
+                progress.record(&CallNotice::AttemptStarted { attempt, at: now });
                 reaches.push(AttemptReach::Unknown);
-                (failed, asked, cut) = (None, false, None);
+                (failed, input_required, cut) = (None, false, None);
                 if rng.chance(20) {
                     let allowed = millis(number);
-                    heard.record(&CallNotice::AttemptCut { cut: CutReason::Silent(allowed) });
+                    progress.record(&CallNotice::AttemptCut { cut: CutReason::Silent(allowed) });
                     cut = Some(allowed);
                 }
                 let reach = *rng.pick(&[
@@ -239,18 +244,18 @@ fn heard(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolati
                     AttemptReach::Unknown,
                     AttemptReach::Answered,
                 ]);
-                let how = FailedAttempt {
+                let attempt_failure = FailedAttempt {
                     nature: FaultNature::Transient,
                     reach,
                     severity: Severity::Transient,
                     rule: "a rule".into(),
                     observed: UnknownOutcomeReason::NoAnswer,
-                    said: "".into(),
+                    message: "".into(),
                 };
                 let ends = rng.between(0, 4);
-                let failure = (ends > 1).then(|| how.clone());
+                let failure = (ends > 1).then(|| attempt_failure.clone());
                 if ends > 0 {
-                    heard.record(&CallNotice::AttemptEnded {
+                    progress.record(&CallNotice::AttemptEnded {
                         attempt,
                         took: Duration::ZERO,
                         failure: failure.clone(),
@@ -263,25 +268,25 @@ fn heard(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolati
                     failed = failure;
                 }
                 if ends == 1 && rng.chance(50) {
-                    heard.record(&CallNotice::InputRequired);
+                    progress.record(&CallNotice::InputRequired);
                     reaches.pop();
                     reaches.push(AttemptReach::Answered);
-                    asked = true;
+                    input_required = true;
                 }
             }
         }
-        story.tell(|| format!("{heard:?}"));
+        story.tell(|| format!("{progress:?}"));
         // Once an attempt may have run, the call may have run, whatever came later.
         let due = if reaches.contains(&AttemptReach::Unknown) {
             Some(AttemptReach::Unknown)
         } else {
             reaches.last().copied()
         };
-        agree(PROMISE, "reach", &heard.reach(), &due.unwrap_or(AttemptReach::NotSent))?;
-        agree(PROMISE, "failure", &heard.failure(), &failed.as_ref())?;
-        agree(PROMISE, "question", &heard.is_input_required(), &asked)?;
-        agree(PROMISE, "start", &heard.has_begun(), &(followed || !reaches.is_empty()))?;
-        agree(PROMISE, "cut", &heard.timed_out_after(), &cut)?;
+        agree(PROMISE, "reach", &progress.reach(), &due.unwrap_or(AttemptReach::NotSent))?;
+        agree(PROMISE, "failure", &progress.failure(), &failed.as_ref())?;
+        agree(PROMISE, "question", &progress.is_input_required(), &input_required)?;
+        agree(PROMISE, "start", &progress.has_started(), &(followed || !reaches.is_empty()))?;
+        agree(PROMISE, "cut", &progress.timed_out_after(), &cut)?;
     }
     Ok(())
 }
@@ -366,17 +371,17 @@ impl ReferenceTurn {
                 (0..self.calls.len()).filter(|call| self.calls[*call].place == TurnCallState::Waiting);
             let mut changed = false;
             for call in waiting.collect::<Vec<_>>() {
-                let ended =
+                let has_ended =
                     |dependency: usize| matches!(self.calls[dependency].place, TurnCallState::Ended(_));
                 let depends = self.calls[call].depends.clone();
                 let fails = |(dependency, default): &(usize, bool)| {
-                    ended(*dependency) && !self.succeeded(*dependency) && !default
+                    has_ended(*dependency) && !self.succeeded(*dependency) && !default
                 };
                 if depends.iter().any(fails) {
                     let escalated = self.calls[call].need == CallNeed::Required;
                     self.ends(call, TurnCallOutcome::Skipped, 0, Some(Code::DependencyFailed), escalated);
                     changed = true;
-                } else if depends.iter().all(|(dependency, _)| ended(*dependency)) {
+                } else if depends.iter().all(|(dependency, _)| has_ended(*dependency)) {
                     self.calls[call].place = TurnCallState::Ready;
                     changed = true;
                 }
@@ -497,7 +502,7 @@ impl ReferenceTurn {
         self.propagate();
     }
 
-    fn ended(&mut self, call: usize, end: &PlannedCallEnd, replayed: bool) -> bool {
+    fn record_end(&mut self, call: usize, end: &PlannedCallEnd, replayed: bool) -> bool {
         if self.cut_off.remove(&call) {
             return true;
         }
@@ -545,8 +550,8 @@ impl ReferenceTurn {
                         .facts
                         .get(&one.candidates[candidate])
                         .map_or(TurnEndEffect::Leave, |facts| facts.stop);
-                    let is_told = stop == TurnEndEffect::Cancel || by == TurnEndReason::Cancel;
-                    self.steps.push(if is_told {
+                    let is_notified = stop == TurnEndEffect::Cancel || by == TurnEndReason::Cancel;
+                    self.steps.push(if is_notified {
                         ExpectedTurnStep::Cancel(call)
                     } else {
                         ExpectedTurnStep::Leave(call)
@@ -715,7 +720,7 @@ fn turns(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolati
         let event = event(rng, call);
         story.tell(|| format!("{}: {event:?}", now.as_millis()));
         let fits = match &event {
-            TurnEvent::Ended { end, replayed, .. } => reference.ended(call, end, *replayed),
+            TurnEvent::Ended { end, replayed, .. } => reference.record_end(call, end, *replayed),
             TurnEvent::NotStarted { .. } => {
                 let runs = matches!(reference.calls[call].place, TurnCallState::Running(_));
                 if runs {

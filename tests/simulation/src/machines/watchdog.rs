@@ -18,13 +18,13 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
         answer_by: None,
         silence: SilencePolicy::Timeout,
     };
-    let begun = Timestamp::from_millis(rng.between(0, 10_000));
-    let mut watchdog = Watchdog::new(&time, begun);
-    let mut signs = vec![begun];
-    let mut now = begun;
+    let started = Timestamp::from_millis(rng.between(0, 10_000));
+    let mut watchdog = Watchdog::new(&time, started);
+    let mut signs = vec![started];
+    let mut now = started;
     for _ in 0..12 {
-        let last = signs.iter().max().copied().unwrap_or(begun);
-        let (silent, end) = (last + time.attempt, begun + time.total);
+        let last = signs.iter().max().copied().unwrap_or(started);
+        let (silent, end) = (last + time.attempt, started + time.total);
         now = next_moment(rng, now, &[silent, end]).min(now + time.total);
         let due = if now < silent && now < end {
             WatchdogVerdict::Fine { next_check: silent.min(end) }
@@ -48,7 +48,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
         )?;
         if rng.chance(40) {
             // A delayed sign of life.
-            let at = if rng.chance(30) { now.before(millis(50)).max(begun) } else { now };
+            let at = if rng.chance(30) { now.before(millis(50)).max(started) } else { now };
             watchdog.progress(at);
             signs.push(at);
         }

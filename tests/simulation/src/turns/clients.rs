@@ -59,7 +59,7 @@ impl SimulatedWorld {
             queue: VecDeque::new(),
             inbox: VecDeque::new(),
             is_due: false,
-            heard: self.now,
+            last_event: self.now,
             command: 0,
             writing: None,
             truth: SubmissionTruth::default(),
@@ -141,7 +141,7 @@ impl SimulatedWorld {
     pub(super) fn answer_turn(
         &mut self,
         submission: usize,
-        told: TurnAnswer,
+        answer: TurnAnswer,
     ) -> Result<(), InvariantViolation> {
         self.submissions[submission].stage = SubmissionStage::Over;
         let line = self.submissions[submission].line;
@@ -152,17 +152,17 @@ impl SimulatedWorld {
             return self.break_connection(line);
         }
         let travel = self.rng.between(0, 5);
-        self.later(travel, SimulationEvent::Turn(SimulatedTurnEvent::Answered { submission, told }));
+        self.later(travel, SimulationEvent::Turn(SimulatedTurnEvent::Answered { submission, answer }));
         Ok(())
     }
 
-    pub(crate) fn turn_answered(&mut self, submission: usize, told: TurnAnswer) {
+    pub(crate) fn turn_answered(&mut self, submission: usize, answer: TurnAnswer) {
         let TurnSubmission { turn, line, .. } = self.submissions[submission];
         if !std::mem::replace(&mut self.connections[line].open, false) {
             return;
         }
-        self.log_event(format!("turn {turn}: submission {submission} is answered: {told:?}"));
-        match told {
+        self.log_event(format!("turn {turn}: submission {submission} is answered: {answer:?}"));
+        match answer {
             // Some clients ask again all the same.
             TurnAnswer::Ended(TurnStatus::Completed) if self.rng.chance(70) => {
                 self.model.turns[turn].over = true

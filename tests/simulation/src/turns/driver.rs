@@ -77,10 +77,10 @@ impl SimulatedWorld {
         ));
         let (machine, steps) =
             TurnMachine::begin(plan, &facts, submitted, self.nodes[node].clock(arrived), &mut Vec::new());
-        let begun = &mut self.submissions[submission];
-        begun.machine = Some(machine);
-        begun.queue = steps.into();
-        begun.stage = SubmissionStage::Running;
+        let running = &mut self.submissions[submission];
+        running.machine = Some(machine);
+        running.queue = steps.into();
+        running.stage = SubmissionStage::Running;
         if self.defect != Some(Defect::DeadlineNotKept) {
             self.at(
                 deadline.max(self.now),
@@ -122,16 +122,16 @@ impl SimulatedWorld {
 
     fn tell_turn(&mut self, submission: usize, event: TurnEvent) -> Result<(), InvariantViolation> {
         let now = self.clock(self.submissions[submission].node);
-        let told = &mut self.submissions[submission];
-        let Some(machine) = &mut told.machine else { return Ok(()) };
+        let running = &mut self.submissions[submission];
+        let Some(machine) = &mut running.machine else { return Ok(()) };
         let name = format!("{event:?}");
         if !matches!(event, TurnEvent::Tick) {
-            told.heard = self.now;
+            running.last_event = self.now;
         }
         match machine.handle_event(now, event, &mut Vec::new()) {
             Ok(steps) => {
                 let line = format!("submission {submission}: {name} -> {steps:?}");
-                told.queue.extend(steps);
+                running.queue.extend(steps);
                 self.log_event(line.chars().take(300).collect());
                 Ok(())
             }
@@ -149,11 +149,11 @@ impl SimulatedWorld {
                 self.tell_turn(submission, TurnEvent::NotStarted { id: id.clone() })
             }
             TurnStep::Run { ref id, ref choice, .. } => {
-                let kept = self.choosing(submission, id, choice);
-                match kept {
+                let document = self.choosing(submission, id, choice);
+                match document {
                     None => self.start_call(submission, step),
-                    Some(kept) => {
-                        self.write(submission, kept, Some(step));
+                    Some(document) => {
+                        self.write(submission, document, Some(step));
                         Ok(())
                     }
                 }
@@ -179,12 +179,12 @@ impl SimulatedWorld {
                 self.one_true_state(submission, &result)?;
                 self.log_event(format!("submission {submission} ends: {}", result.summary));
                 let done = &mut self.submissions[submission];
-                let (inner, kept) =
+                let (inner, document) =
                     (done.inner, done.hold.as_ref().map(steadfast_turn::TurnLease::released_document));
                 done.stage = SubmissionStage::Releasing(Box::new(result));
                 self.break_connection(inner)?;
-                match kept {
-                    Some(kept) => self.write(submission, kept, None),
+                match document {
+                    Some(document) => self.write(submission, document, None),
                     None => return self.turn_is_over(submission),
                 }
                 Ok(())
@@ -199,19 +199,19 @@ impl SimulatedWorld {
         id: &ToolCallId,
         choice: &CandidateChoice,
     ) -> Option<steadfast_turn::TurnDocument> {
-        let kept = self.submissions[submission].hold.as_ref()?.document_with_choice(id, choice)?;
+        let document = self.submissions[submission].hold.as_ref()?.document_with_choice(id, choice)?;
         match self.defect {
             Some(Defect::ChoiceNotKept) => None,
             Some(Defect::BackToPlanNotKept) if *choice == CandidateChoice::default() => None,
-            Some(_) | None => Some(kept),
+            Some(_) | None => Some(document),
         }
     }
 
-    fn write(&mut self, submission: usize, kept: steadfast_turn::TurnDocument, run: Option<TurnStep>) {
+    fn write(&mut self, submission: usize, document: steadfast_turn::TurnDocument, run: Option<TurnStep>) {
         let writing = &mut self.submissions[submission];
         let replaces = writing.hold.as_ref().and_then(steadfast_turn::TurnLease::replaced_version);
-        writing.writing = Some(ChoiceWrite { kept: kept.clone(), again: false, run });
-        self.ask_store(submission, TurnDocumentRequest::Write { replaces, kept });
+        writing.writing = Some(ChoiceWrite { document: document.clone(), again: false, run });
+        self.ask_store(submission, TurnDocumentRequest::Write { replaces, document });
     }
 
     /// Handles a choice that could not be stored. The call is not sent, because a later submission could not know of
@@ -257,7 +257,7 @@ impl SimulatedWorld {
             Some(Defect::DeadlineNotPassedOn) => None,
             Some(_) | None => Some(self.nodes[node].clock(deadline)),
         };
-        let in_turn = TurnMembership { submission, id, choice, heard: CallProgress::default() };
+        let in_turn = TurnMembership { submission, id, choice, progress: CallProgress::default() };
         let (number, step) = self.begin(node, request, wish, dispatch, Some(in_turn))?;
         self.act(node, number, step)
     }
@@ -317,11 +317,12 @@ impl SimulatedWorld {
 
     /// Returns the end of a call in the form that its turn receives.
     fn end_of(&self, in_turn: &TurnMembership, result: &CallResult) -> PlannedCallEnd {
-        let heard = &in_turn.heard;
+        let progress = &in_turn.progress;
         let attempts = result.attempts;
-        let asked = heard.is_input_required() && self.defect != Some(Defect::QuestionToldAsAnswer);
-        let (code, message, retriable) = match &result.ended {
-            Ok(output) if !asked => {
+        let input_required =
+            progress.is_input_required() && self.defect != Some(Defect::QuestionToldAsAnswer);
+        let (code, message, retriable) = match &result.outcome {
+            Ok(output) if !input_required => {
                 return PlannedCallEnd::Succeeded { output: output.content.clone(), attempts };
             }
             Ok(_) => (Code::ToolError, "it asks for input", false),
@@ -336,8 +337,8 @@ impl SimulatedWorld {
         };
         let nature = if retriable { FaultNature::Transient } else { FaultNature::Permanent };
         let reach = match self.defect {
-            Some(Defect::UnderWayCountsAsUnsent) if heard.failure().is_none() => AttemptReach::NotSent,
-            Some(_) | None => heard.reach(),
+            Some(Defect::UnderWayCountsAsUnsent) if progress.failure().is_none() => AttemptReach::NotSent,
+            Some(_) | None => progress.reach(),
         };
         let doubt = match self.defect {
             Some(Defect::EarlierAttemptsForgotten) => UnknownOutcomeHandling::Reported,
@@ -381,11 +382,16 @@ impl SimulatedWorld {
             return Ok(());
         }
         let pid = self.nodes[node].identity.pid;
-        let held = |kept: &steadfast_turn::TurnDocument| {
-            kept.holder.as_ref().is_some_and(|holder| holder.process.pid == pid)
+        let is_owned = |document: &steadfast_turn::TurnDocument| {
+            document.holder.as_ref().is_some_and(|holder| holder.process.pid == pid)
         };
-        let turns: Vec<usize> =
-            self.store.turns.iter().filter(|(_, (_, kept))| held(kept)).map(|(turn, _)| *turn).collect();
+        let turns: Vec<usize> = self
+            .store
+            .turns
+            .iter()
+            .filter(|(_, (_, document))| is_owned(document))
+            .map(|(turn, _)| *turn)
+            .collect();
         for turn in turns {
             let submission = self.submission(turn, node);
             let line = self.submissions[submission].line;
@@ -398,7 +404,7 @@ impl SimulatedWorld {
 
 /// Returns true if the call has done its work.
 pub(super) fn is_done(result: &CallResult) -> bool {
-    result.ended.is_ok() && result.stage == call::ResultStage::Final
+    result.outcome.is_ok() && result.stage == call::ResultStage::Final
 }
 
 /// Returns the end of a call that was never sent.

@@ -18,7 +18,7 @@ use crate::turns::{SimulatedTurnEvent, SubmissionStage, TurnAnswer, TurnSubmissi
 #[derive(Clone, Debug)]
 pub(crate) enum TurnDocumentRequest {
     Read,
-    Write { replaces: Option<u64>, kept: TurnDocument },
+    Write { replaces: Option<u64>, document: TurnDocument },
 }
 
 /// The store's reply.
@@ -34,7 +34,7 @@ pub(crate) enum TurnDocumentReply {
 const SLACK: Duration = Duration::from_secs(1);
 
 impl SimulatedWorld {
-    pub(super) fn ask_store(&mut self, submission: usize, what: TurnDocumentRequest) {
+    pub(super) fn ask_store(&mut self, submission: usize, request: TurnDocumentRequest) {
         let TurnSubmission { node, life, .. } = self.submissions[submission];
         self.submissions[submission].command += 1;
         let command = self.submissions[submission].command;
@@ -46,22 +46,22 @@ impl SimulatedWorld {
         }
         let unanswered = self.fault(self.weather.store_unanswered);
         let travel = self.rng.between(0, 3);
-        let asked = SimulatedTurnEvent::Asked { submission, command, what: Box::new(what), unanswered };
-        self.later(travel, SimulationEvent::Turn(asked));
+        let event = SimulatedTurnEvent::Asked { submission, command, request: Box::new(request), unanswered };
+        self.later(travel, SimulationEvent::Turn(event));
     }
 
-    pub(crate) fn store_is_asked(
+    pub(crate) fn handle_store_request(
         &mut self,
         submission: usize,
         command: u64,
-        what: TurnDocumentRequest,
+        request: TurnDocumentRequest,
         unanswered: bool,
     ) {
         let TurnSubmission { turn, node, life, .. } = self.submissions[submission];
-        let reply = match what {
+        let reply = match request {
             TurnDocumentRequest::Read => TurnDocumentReply::Found(self.store.turns.get(&turn).cloned()),
-            TurnDocumentRequest::Write { replaces, kept } => {
-                match self.store.write_turn(turn, replaces, kept) {
+            TurnDocumentRequest::Write { replaces, document } => {
+                match self.store.write_turn(turn, replaces, document) {
                     Ok(version) => TurnDocumentReply::Written(version),
                     Err(there) => TurnDocumentReply::Stale(there),
                 }
@@ -134,13 +134,13 @@ impl SimulatedWorld {
                     Some(Defect::BreakerBeforeRecord) => SubmissionHistory::First,
                     Some(_) | None => submitted,
                 };
-                let what = TurnDocumentRequest::Write {
+                let request = TurnDocumentRequest::Write {
                     replaces: hold.replaced_version(),
-                    kept: hold.document().clone(),
+                    document: hold.document().clone(),
                 };
                 let taken = &mut self.submissions[submission];
                 (taken.hold, taken.stage) = (Some(hold), SubmissionStage::Taking(submitted));
-                self.ask_store(submission, what);
+                self.ask_store(submission, request);
                 Ok(())
             }
         }
@@ -154,20 +154,20 @@ impl SimulatedWorld {
         };
         let done = match reply {
             TurnDocumentReply::Written(version) => {
-                hold.record_write(writing.kept, version);
+                hold.record_write(writing.document, version);
                 true
             }
             TurnDocumentReply::Stale(there) => {
-                let there = there.as_ref().map(|(version, kept)| (*version, kept));
+                let there = there.as_ref().map(|(version, document)| (*version, document));
                 if hold.resolve_conflict(there) == TurnWriteConflict::Retry
                     && !std::mem::replace(&mut writing.again, true)
                 {
-                    let what = TurnDocumentRequest::Write {
+                    let request = TurnDocumentRequest::Write {
                         replaces: hold.replaced_version(),
-                        kept: writing.kept.clone(),
+                        document: writing.document.clone(),
                     };
                     running.writing = Some(writing);
-                    self.ask_store(submission, what);
+                    self.ask_store(submission, request);
                     return Ok(());
                 }
                 false
@@ -204,11 +204,11 @@ impl SimulatedWorld {
         }
         let Some(hold) = &mut self.submissions[submission].hold else { return };
         for _ in 0..2 {
-            let kept = hold.released_document();
-            match self.store.write_turn(turn, hold.replaced_version(), kept) {
+            let document = hold.released_document();
+            match self.store.write_turn(turn, hold.replaced_version(), document) {
                 Ok(_) => return,
                 Err(there) => {
-                    if hold.resolve_conflict(there.as_ref().map(|(version, kept)| (*version, kept)))
+                    if hold.resolve_conflict(there.as_ref().map(|(version, document)| (*version, document)))
                         == TurnWriteConflict::Lost
                     {
                         return;

@@ -73,7 +73,7 @@ pub(crate) struct TurnSubmission {
     /// True once its deadline has come. The machine learns of it after all other events until then.
     is_due: bool,
     /// Time of the last event that the machine received.
-    heard: Timestamp,
+    last_event: Timestamp,
     /// Number of the current store command, so that a reply is not taken for that to another command.
     command: u64,
     writing: Option<ChoiceWrite>,
@@ -98,7 +98,7 @@ enum SubmissionStage {
 /// A choice that is being written, and the call that waits for it.
 #[derive(Debug)]
 struct ChoiceWrite {
-    kept: steadfast_turn::TurnDocument,
+    document: steadfast_turn::TurnDocument,
     again: bool,
     run: Option<TurnStep>,
 }
@@ -117,15 +117,15 @@ pub(crate) struct TurnMembership {
     pub(crate) submission: usize,
     id: ToolCallId,
     choice: CandidateChoice,
-    heard: CallProgress,
+    progress: CallProgress,
 }
 
 impl TurnMembership {
     pub(crate) fn hear(&mut self, notice: &CallNotice, defect: Option<Defect>) {
         if let (CallNotice::AttemptStarted { .. }, Some(Defect::OnlyLastAttemptCounts)) = (notice, defect) {
-            self.heard = CallProgress::default();
+            self.progress = CallProgress::default();
         }
-        self.heard.record(notice);
+        self.progress.record(notice);
     }
 }
 
@@ -150,7 +150,7 @@ pub(crate) enum SimulatedTurnEvent {
     Asked {
         submission: usize,
         command: u64,
-        what: Box<TurnDocumentRequest>,
+        request: Box<TurnDocumentRequest>,
         unanswered: bool,
     },
     /// The store's reply reaches the process.
@@ -182,7 +182,7 @@ pub(crate) enum SimulatedTurnEvent {
     },
     Answered {
         submission: usize,
-        told: TurnAnswer,
+        answer: TurnAnswer,
     },
     Impatient {
         submission: usize,
@@ -213,8 +213,8 @@ impl SimulatedWorld {
                 Ok(())
             }
             SimulatedTurnEvent::Arrives { submission } => self.turn_arrives(submission),
-            SimulatedTurnEvent::Asked { submission, command, what, unanswered } => {
-                self.store_is_asked(submission, command, *what, unanswered);
+            SimulatedTurnEvent::Asked { submission, command, request, unanswered } => {
+                self.handle_store_request(submission, command, *request, unanswered);
                 Ok(())
             }
             SimulatedTurnEvent::Stored { submission, command, reply, .. } => {
@@ -229,8 +229,8 @@ impl SimulatedWorld {
                 self.give_back(submission);
                 Ok(())
             }
-            SimulatedTurnEvent::Answered { submission, told } => {
-                self.turn_answered(submission, told);
+            SimulatedTurnEvent::Answered { submission, answer } => {
+                self.turn_answered(submission, answer);
                 Ok(())
             }
             SimulatedTurnEvent::Impatient { submission } => self.turn_impatient(submission),
@@ -241,11 +241,11 @@ impl SimulatedWorld {
 /// Decides whether this world has turns, and adapts the scenario.
 pub(crate) fn draw(weather: &mut Scenario, seed: u64, defect: Option<Defect>) {
     let mut rng = Rng::beside(seed ^ 0x7475_726e);
-    let wanted = match defect {
+    let is_enabled = match defect {
         Some(defect) => defect.needs_turns(),
         None => rng.chance(50),
     };
-    if !wanted {
+    if !is_enabled {
         return;
     }
     weather.turns = rng.between(1, 3);
@@ -270,7 +270,7 @@ pub(crate) fn draw(weather: &mut Scenario, seed: u64, defect: Option<Defect>) {
         None => 0,
     };
     if defect == Some(Defect::QuestionToldAsAnswer) {
-        weather.tool_asks = 40;
+        weather.tool_input_requests = 40;
     }
     if defect == Some(Defect::BackToPlanNotKept) {
         // A turn has to be submitted three times, and the breaker to change each time.

@@ -155,8 +155,8 @@ impl SimulatedWorld {
     ) -> Result<(), InvariantViolation> {
         let TurnSubmission { plan, truth, inbox, .. } = &self.submissions[submission];
         // The turn may end before it receives the end of a call.
-        let unheard = |id: &ToolCallId| {
-            inbox.iter().any(|event| matches!(event, TurnEvent::Ended { id: ended, .. } if ended == id))
+        let is_unread = |id: &ToolCallId| {
+            inbox.iter().any(|event| matches!(event, TurnEvent::Ended { id: ended_id, .. } if ended_id == id))
         };
         let planned = plan.calls().iter().map(|call| &call.id);
         if !planned.eq(result.calls.iter().map(|call| &call.id)) {
@@ -165,8 +165,9 @@ impl SimulatedWorld {
                 format!("submission {submission} tells of other calls than planned"),
             ));
         }
-        let ended = &self.submissions[submission];
-        let is_calm = self.disturbed < ended.arrived && self.now.since(ended.heard) > Duration::from_secs(10);
+        let state = &self.submissions[submission];
+        let is_calm =
+            self.disturbed < state.arrived && self.now.since(state.last_event) > Duration::from_secs(10);
         if result.ended_by == TurnEndReason::Deadline && is_calm && truth.open.is_empty() && inbox.is_empty()
         {
             return Err((
@@ -183,7 +184,7 @@ impl SimulatedWorld {
                 TurnCallOutcome::Failed => !truth.succeeded.contains(id) && !truth.open.contains(id),
                 TurnCallOutcome::Skipped => !truth.sent.contains(id),
                 TurnCallOutcome::Cancelled | TurnCallOutcome::LeftRunning => {
-                    truth.open.contains(id) || unheard(id)
+                    truth.open.contains(id) || is_unread(id)
                 }
             };
             if !is_true {
@@ -198,13 +199,13 @@ impl SimulatedWorld {
 
     /// Checked when a turn is answered. A process that was frozen, or whose clock jumped, has that time on top.
     pub(super) fn turn_ends_in_time(&self, submission: usize) -> Result<(), InvariantViolation> {
-        let ended = &self.submissions[submission];
-        let jumps = self.jumps.iter().filter(|(at, _)| *at >= ended.arrived).map(|(_, span)| *span).sum();
-        let due = ended.deadline.max(self.nodes[ended.node].frozen_until) + GRACE + jumps;
+        let state = &self.submissions[submission];
+        let jumps = self.jumps.iter().filter(|(at, _)| *at >= state.arrived).map(|(_, span)| *span).sum();
+        let due = state.deadline.max(self.nodes[state.node].frozen_until) + GRACE + jumps;
         if self.now > due {
             return Err((
                 "turns end",
-                format!("submission {submission} should have ended at {}", clock(ended.deadline)),
+                format!("submission {submission} should have ended at {}", clock(state.deadline)),
             ));
         }
         Ok(())
@@ -223,7 +224,7 @@ impl SimulatedWorld {
 
     /// Checked when a call of a turn ends.
     pub(super) fn own_key(&self, made: TurnCall, result: &CallResult) -> Result<(), InvariantViolation> {
-        let conflicts = matches!(&result.ended, Err(failure) if failure.code == Code::IdempotencyConflict);
+        let conflicts = matches!(&result.outcome, Err(failure) if failure.code == Code::IdempotencyConflict);
         let once = self.model.made.get(&made).is_none_or(|calls| calls.len() < 2);
         if conflicts && once {
             return Err(("own key", format!("{made:?} got a key conflict")));

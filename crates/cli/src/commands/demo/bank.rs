@@ -86,9 +86,9 @@ fn received(ledger: &BankLedger, message: &Value) {
 }
 
 /// Returns the client's version if it is supported, or else the server's own.
-fn version(asked: &Value) -> &str {
+fn version(requested: &Value) -> &str {
     let known = &steadfast_mcp::http::LEGACY;
-    asked.as_str().filter(|asked| known.contains(asked)).unwrap_or("2025-11-25")
+    requested.as_str().filter(|requested| known.contains(requested)).unwrap_or("2025-11-25")
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,14 +207,14 @@ fn called(ledger: &BankLedger, params: &Value) -> Value {
         Some(BankFault::Held) => ledger.waits_for(&[RELEASED, subject]),
         None => {}
     }
-    let said = match tool {
+    let text = match tool {
         BankTool::Balance => format!("{subject}: {}", euros(BEGINNING.saturating_sub(ledger.paid()))),
         BankTool::Pay => format!("{subject} paid, {}, receipt {number}", euros(amount.unwrap_or(0))),
         BankTool::Payments => format!("{subject}: payments made: {}", ledger.count(&["paid", subject])),
         BankTool::Statement => format!("{subject}: opened with {}", euros(BEGINNING)),
         BankTool::ExchangeRate => format!("1 EUR = 1.08 {subject}"),
     };
-    json!({ "content": [{ "type": "text", "text": said }] })
+    json!({ "content": [{ "type": "text", "text": text }] })
 }
 
 /// Converts an amount of euros to cents. An amount above the bank's limit is invalid.

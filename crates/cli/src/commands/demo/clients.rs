@@ -65,26 +65,26 @@ impl DemoCallResult {
     }
 
     /// Describes the result in words.
-    pub(super) fn told(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         match self {
             Self::Answer(answer) if answer.is_error => format!("an error: {}", answer.text),
             Self::Answer(answer) => answer.text.clone(),
-            Self::Gone(why) => format!("no answer: {why}"),
+            Self::Gone(reason) => format!("no answer: {reason}"),
             Self::Silence(time) => format!("no answer after {:.1} s", time.as_secs_f32()),
         }
     }
 
     fn of(message: &Value, took: Duration) -> Self {
         let (result, error) = (&message["result"], &message["error"]);
-        let ours = &result["_meta"]["dev.steadfast/result"];
+        let metadata = &result["_meta"]["dev.steadfast/result"];
         let blocks = result["content"].as_array().map(Vec::as_slice).unwrap_or_default();
         let mut texts: Vec<_> = blocks.iter().filter_map(|block| block["text"].as_str()).collect();
         texts.extend(error["message"].as_str());
         Self::Answer(DemoResponse {
             text: texts.join("\n"),
             is_error: result["isError"] == true || error.is_object(),
-            code: ours["error"]["code"].as_str().map(str::to_owned),
-            from_cache: ours["fromCache"] == true,
+            code: metadata["error"]["code"].as_str().map(str::to_owned),
+            from_cache: metadata["fromCache"] == true,
             took,
         })
     }
@@ -122,8 +122,11 @@ impl StdioDemoClient {
             Self { child: started.child, stdin: started.stdin, lines, next: 1, early: BTreeMap::new() };
         match bare.request("initialize", &hello()).await {
             DemoCallResult::Answer(answer) if !answer.is_error => {}
-            heard @ (DemoCallResult::Answer(_) | DemoCallResult::Gone(_) | DemoCallResult::Silence(_)) => {
-                return Err(CommandFailure::Environment(format!("the demo's server says: {}", heard.told())));
+            outcome @ (DemoCallResult::Answer(_) | DemoCallResult::Gone(_) | DemoCallResult::Silence(_)) => {
+                return Err(CommandFailure::Environment(format!(
+                    "the demo's server says: {}",
+                    outcome.describe()
+                )));
             }
         }
         bare.write(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" })).await;
@@ -216,10 +219,13 @@ impl HttpDemoClient {
             .map_err(|error| CommandFailure::Environment(format!("{url}: {error}")))?;
         let mut client = Self { server, context: MessageContext::default(), next: AtomicU64::new(1) };
         client.context.version = Some(VERSION.into());
-        let (heard, session) = client.request("initialize", &hello()).await;
+        let (outcome, session) = client.request("initialize", &hello()).await;
         client.context.session = session;
-        if heard.good().is_none() {
-            return Err(CommandFailure::Environment(format!("the gateway at {url} says: {}", heard.told())));
+        if outcome.good().is_none() {
+            return Err(CommandFailure::Environment(format!(
+                "the gateway at {url} says: {}",
+                outcome.describe()
+            )));
         }
         let greeting = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
         let _ = client.server.post(&message(&greeting)?, &client.context).await;
@@ -268,7 +274,7 @@ impl HttpDemoClient {
         let began = Instant::now();
         match timeout(patience, self.exchange(&request)).await {
             Err(_) => (DemoCallResult::Silence(patience), None),
-            Ok(Err(why)) => (DemoCallResult::Gone(why), None),
+            Ok(Err(reason)) => (DemoCallResult::Gone(reason), None),
             Ok(Ok((answer, session))) => (DemoCallResult::of(&answer, began.elapsed()), session),
         }
     }

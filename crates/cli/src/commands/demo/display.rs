@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn durations_are_formatted_for_readers() {
-        let told = |ms| span(Duration::from_millis(ms));
-        assert_eq!([told(0), told(84), told(2140)], ["under 1 ms", "84 ms", "2.1 s"]);
+        let formatted = |ms| span(Duration::from_millis(ms));
+        assert_eq!([formatted(0), formatted(84), formatted(2140)], ["under 1 ms", "84 ms", "2.1 s"]);
     }
 }

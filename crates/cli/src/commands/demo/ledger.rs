@@ -142,14 +142,14 @@ mod tests {
 
     #[test]
     fn entries_are_counted_by_their_first_words_and_the_file_goes_with_its_owner() {
-        let kept = LedgerFile::new("unit").unwrap();
-        kept.write(&["asked", "pay", "a \"b\"\n[\"paid\"]"]).unwrap();
-        kept.write(&["paid", "INV-1", "1250"]).unwrap();
-        kept.write(&["paid", "INV-1", "1250"]).unwrap();
-        assert_eq!((kept.count(&["paid", "INV-1"]), kept.count(&["asked"]), kept.count(&[])), (2, 1, 3));
-        assert_eq!(kept.paid(), 2500);
-        let ledger = kept.ledger.clone();
-        drop(kept);
+        let file = LedgerFile::new("unit").unwrap();
+        file.write(&["asked", "pay", "a \"b\"\n[\"paid\"]"]).unwrap();
+        file.write(&["paid", "INV-1", "1250"]).unwrap();
+        file.write(&["paid", "INV-1", "1250"]).unwrap();
+        assert_eq!((file.count(&["paid", "INV-1"]), file.count(&["asked"]), file.count(&[])), (2, 1, 3));
+        assert_eq!(file.paid(), 2500);
+        let ledger = file.ledger.clone();
+        drop(file);
         assert!(!ledger.path().exists());
         assert!(ledger.write(&["late"]).is_err() && !ledger.path().exists());
     }

@@ -97,7 +97,7 @@ async fn carry(options: &Options) -> Result<(), CommandFailure> {
         played = play(&world) => Some(played),
         () = stop.cancelled() => None,
     };
-    let ended = match played {
+    let outcome = match played {
         None => {
             show.line(DemoStyle::Plain, "");
             Err(CommandFailure::AlreadyReported(INTERRUPTED))
@@ -134,7 +134,7 @@ async fn carry(options: &Options) -> Result<(), CommandFailure> {
         }
     };
     gateway.close().await;
-    ended
+    outcome
 }
 
 /// Exit code after Ctrl-C, as shells report it.
@@ -218,12 +218,12 @@ fn invite(show: DemoOutput, url: Option<&str>) {
         show.line(DemoStyle::Plain, "");
     }
     show.line(DemoStyle::Plain, "  Your own servers:");
-    for (command, what) in [
+    for (command, description) in [
         ("steadfast import", "imports the servers of your MCP clients"),
         ("steadfast wrap -- COMMAND", "runs a gateway in front of one server"),
     ] {
         let command = show.paint(DemoStyle::Good, &format!("{command:<25}"));
-        show.line(DemoStyle::Plain, &format!("    {command}  {what}"));
+        show.line(DemoStyle::Plain, &format!("    {command}  {description}"));
     }
     if url.is_some() {
         show.line(DemoStyle::Plain, "");

@@ -117,32 +117,32 @@ async fn crash_during_a_read(world: &DemoEnvironment) -> Result<Scene, CommandFa
     let mut stage = world.begin(1, "A crash during a read", &format!("calls balance {arguments}")).await;
 
     let mut bare = world.bare().await?;
-    let heard = bare.call("balance", &arguments).await;
+    let result = bare.call("balance", &arguments).await;
     let ping = bare.ping().await;
     bare.leave().await;
-    stage.say(Without, &heard.told());
+    stage.say(Without, &result.describe());
     if ping.good().is_none() {
         stage.say(Without, "and the session is gone with it: a ping gets no response either");
     }
-    stage.expect(Without, "answered", heard.answer().is_some(), false);
+    stage.expect(Without, "answered", result.answer().is_some(), false);
     stage.expect(Without, "pingAnswered", ping.good().is_some(), false);
     world.beat().await;
-    let without = in_short(&heard);
+    let without = in_short(&result);
 
     let client = world.client().await?;
     let started = world.with.count(&["start"]);
-    let heard = world.during(With, client.call("balance", &arguments)).await;
+    let result = world.during(With, client.call("balance", &arguments)).await;
     let ping = client.ping().await;
-    let asked = world.with.count(&["asked", "balance", "savings"]);
+    let requests = world.with.count(&["asked", "balance", "savings"]);
     let restarts = world.with.count(&["start"]).saturating_sub(started);
     client.leave().await;
-    stage.say(With, &after(&heard));
-    stage.say(With, &format!("the server was asked {}, and restarted {}", times(asked), times(restarts)));
-    stage.expect(With, "answered", heard.good().is_some(), true);
+    stage.say(With, &after(&result));
+    stage.say(With, &format!("the server was asked {}, and restarted {}", times(requests), times(restarts)));
+    stage.expect(With, "answered", result.good().is_some(), true);
     stage.expect(With, "pingAnswered", ping.good().is_some(), true);
-    stage.expect(With, "asked", asked, 2);
+    stage.expect(With, "asked", requests, 2);
     stage.expect(With, "restarts", restarts, 1);
-    Ok(stage.over(&without, &in_short(&heard)))
+    Ok(stage.over(&without, &in_short(&result)))
 }
 
 async fn crash_during_a_payment(world: &DemoEnvironment) -> Result<Scene, CommandFailure> {
@@ -151,42 +151,42 @@ async fn crash_during_a_payment(world: &DemoEnvironment) -> Result<Scene, Comman
     let mut stage = world.begin(2, "A crash during a payment", &agent).await;
 
     let mut bare = world.bare().await?;
-    let heard = bare.call("pay", &arguments).await;
+    let result = bare.call("pay", &arguments).await;
     bare.leave().await;
     // As hosts do when a server is gone: start it again, and let the model retry.
     let mut bare = world.bare().await?;
     let again = bare.call("pay", &arguments).await;
     bare.leave().await;
     let paid = world.without.count(&["paid", "INV-17"]);
-    stage.say(Without, &heard.told());
-    stage.say(Without, &format!("restarted and called again: {}", again.told()));
+    stage.say(Without, &result.describe());
+    stage.say(Without, &format!("restarted and called again: {}", again.describe()));
     stage.say(Without, &format!("ledger: INV-17 paid {}", times(paid)));
     stage.expect(Without, "payments", paid, 2);
     world.beat().await;
     let short = format!("paid {}", times(paid));
 
     let client = world.client().await?;
-    let heard = world.during(With, client.call("pay", &arguments)).await;
+    let result = world.during(With, client.call("pay", &arguments)).await;
     let before = world.with.count(&["asked", "pay"]);
     let again = world.during(With, client.call("pay", &arguments)).await;
     let ran = world.with.count(&["asked", "pay"]) - before;
     let check = world.during(With, client.call("payments", &json!({ "invoice": "INV-17" }))).await;
     client.leave().await;
     let paid = world.with.count(&["paid", "INV-17"]);
-    stage.say(With, &format!("the agent is told ({}):", heard.code().unwrap_or("no code")));
-    stage.quote(&shortened(&words(&heard), 200));
+    stage.say(With, &format!("the agent is told ({}):", result.code().unwrap_or("no code")));
+    stage.quote(&shortened(&words(&result), 200));
     let run = if ran == 0 { "not run".to_owned() } else { format!("run {}", times(ran)) };
     let code = again.code().unwrap_or("no code");
     stage.say(With, &format!("calls again anyway: {run} ({code})"));
-    stage.say(With, &format!("follows the response and checks: {}", check.told()));
+    stage.say(With, &format!("follows the response and checks: {}", check.describe()));
     stage.say(With, &format!("ledger: INV-17 paid {}", times(paid)));
     stage.expect(With, "payments", paid, 1);
-    stage.expect(With, "toldToCheck", heard.code() == Some("outcome_unknown"), true);
+    stage.expect(With, "toldToCheck", result.code() == Some("outcome_unknown"), true);
     stage.expect(With, "repeatRan", ran, 0);
     stage.expect(With, "repeatRefused", again.code() == Some("outcome_unknown"), true);
     stage.expect(With, "checked", check.good().is_some(), true);
-    let told = if heard.code() == Some("outcome_unknown") { "told to check" } else { "not told" };
-    Ok(stage.over(&short, &format!("paid {}, {told}", times(paid))))
+    let advice = if result.code() == Some("outcome_unknown") { "told to check" } else { "not told" };
+    Ok(stage.over(&short, &format!("paid {}, {advice}", times(paid))))
 }
 
 async fn dispatched_twice(world: &DemoEnvironment) -> Result<Scene, CommandFailure> {
@@ -194,9 +194,9 @@ async fn dispatched_twice(world: &DemoEnvironment) -> Result<Scene, CommandFailu
     let agent = format!("its host sends pay {arguments} twice, 3 ms apart");
     let mut stage = world.begin(3, "One payment, dispatched twice", &agent).await;
     let paid = |side| world.ledger(side).count(&["paid", "INV-18"]);
-    let tell = |stage: &mut SceneRecorder, side, heard: &[DemoCallResult; 2]| {
-        for (which, heard) in ["first ", "second"].iter().zip(heard) {
-            stage.say(side, &format!("{which} answer: {}", heard.told()));
+    let report = |stage: &mut SceneRecorder, side, results: &[DemoCallResult; 2]| {
+        for (which, result) in ["first ", "second"].iter().zip(results) {
+            stage.say(side, &format!("{which} answer: {}", result.describe()));
         }
     };
 
@@ -205,9 +205,9 @@ async fn dispatched_twice(world: &DemoEnvironment) -> Result<Scene, CommandFailu
     tokio::time::sleep(APART).await;
     let second = bare.send_call("pay", &arguments).await;
     world.release(Without, "INV-18");
-    let heard = [bare.answer(first, PATIENCE).await, bare.answer(second, PATIENCE).await];
+    let results = [bare.answer(first, PATIENCE).await, bare.answer(second, PATIENCE).await];
     bare.leave().await;
-    tell(&mut stage, Without, &heard);
+    report(&mut stage, Without, &results);
     stage.say(Without, &format!("ledger: INV-18 paid {}", times(paid(Without))));
     stage.expect(Without, "payments", paid(Without), 2);
     world.beat().await;
@@ -222,14 +222,14 @@ async fn dispatched_twice(world: &DemoEnvironment) -> Result<Scene, CommandFailu
         let (first, second, ()) = tokio::join!(first, later, world.release_when_called_twice("INV-18"));
         [first, second]
     };
-    let heard = world.during(With, both).await;
+    let results = world.during(With, both).await;
     client.leave().await;
-    let answered = heard.iter().filter(|heard| heard.good().is_some()).count();
-    tell(&mut stage, With, &heard);
+    let answered = results.iter().filter(|result| result.good().is_some()).count();
+    report(&mut stage, With, &results);
     stage.say(With, &format!("ledger: INV-18 paid {}", times(paid(With))));
     stage.expect(With, "payments", paid(With), 1);
     stage.expect(With, "answered", answered, 2);
-    let [first, second] = heard.each_ref().map(words);
+    let [first, second] = results.each_ref().map(words);
     // The call that did not run says so.
     let same = first.starts_with(&second) || second.starts_with(&first);
     stage.expect(With, "sameAnswer", same, true);
@@ -247,12 +247,12 @@ async fn a_call_that_hangs(world: &DemoEnvironment) -> Result<Scene, CommandFail
 
     let mut bare = world.bare().await?;
     let id = bare.send_call("statement", &arguments).await;
-    let heard = world.during(Without, bare.answer(id, ENOUGH)).await;
+    let result = world.during(Without, bare.answer(id, ENOUGH)).await;
     bare.leave().await;
-    stage.say(Without, &format!("{}; the demo stops waiting, an agent would not", heard.told()));
-    stage.expect(Without, "answered", heard.answer().is_some(), false);
+    stage.say(Without, &format!("{}; the demo stops waiting, an agent would not", result.describe()));
+    stage.expect(Without, "answered", result.answer().is_some(), false);
     world.beat().await;
-    let short = in_short(&heard);
+    let short = in_short(&result);
 
     let client = world.client().await?;
     let patience = match world.mechanisms {
@@ -267,10 +267,10 @@ async fn a_call_that_hangs(world: &DemoEnvironment) -> Result<Scene, CommandFail
             beats.push(ping.good().map(|answer| answer.took));
         }
     };
-    let heard = world
+    let result = world
         .during(With, async {
             tokio::select! {
-                heard = client.call_within(patience, "statement", &arguments) => heard,
+                result = client.call_within(patience, "statement", &arguments) => result,
                 never = heartbeat => never,
             }
         })
@@ -278,10 +278,10 @@ async fn a_call_that_hangs(world: &DemoEnvironment) -> Result<Scene, CommandFail
     client.leave().await;
     let answered: Vec<Duration> = beats.iter().flatten().copied().collect();
     let slowest = answered.iter().max().copied().unwrap_or_default();
-    let asked = world.with.count(&["asked", "statement", "october"]);
+    let requests = world.with.count(&["asked", "statement", "october"]);
     let cancelled = world.with.count(&["cancelled"]);
-    stage.say(With, &after(&heard));
-    stage.say(With, &format!("hung calls cancelled: {cancelled}; the bank was asked {}", times(asked)));
+    stage.say(With, &after(&result));
+    stage.say(With, &format!("hung calls cancelled: {cancelled}; the bank was asked {}", times(requests)));
     stage.say(
         With,
         &format!(
@@ -291,14 +291,14 @@ async fn a_call_that_hangs(world: &DemoEnvironment) -> Result<Scene, CommandFail
             span(slowest)
         ),
     );
-    stage.expect(With, "answered", heard.good().is_some(), true);
+    stage.expect(With, "answered", result.good().is_some(), true);
     // Usually twice. On a busy machine the second run can be too late as well, and is cancelled like the first.
-    stage.fact(With, "asked", asked);
-    stage.expect(With, "cancelled", cancelled, asked.saturating_sub(1));
+    stage.fact(With, "asked", requests);
+    stage.expect(With, "cancelled", cancelled, requests.saturating_sub(1));
     stage.expect(With, "heartbeatsUnanswered", beats.len() - answered.len(), 0);
     stage.fact(With, "heartbeats", beats.len());
     stage.fact(With, "slowestHeartbeatMs", millis(slowest));
-    Ok(stage.over(&short, &in_short(&heard)))
+    Ok(stage.over(&short, &in_short(&result)))
 }
 
 /// Time to wait for a response that never comes.
@@ -320,7 +320,7 @@ async fn a_service_that_is_down(world: &DemoEnvironment) -> Result<Scene, Comman
     }
     bare.leave().await;
     let bare_hits = hits(Without, &[]) - hits(Without, &["USD"]);
-    stage.say(Without, &format!("USD: {}", usd.told()));
+    stage.say(Without, &format!("USD: {}", usd.describe()));
     stage.say(
         Without,
         &format!("the others: {failed} failures, and {bare_hits} requests to a service that is down"),
@@ -336,10 +336,10 @@ async fn a_service_that_is_down(world: &DemoEnvironment) -> Result<Scene, Comman
     let down = async {
         for currency in CURRENCIES {
             let hits = hits(With, &[]) - tries;
-            let heard = client.call("exchange_rate", &rate(currency)).await;
-            if heard.code().is_some_and(|code| REFUSALS.contains(&code)) {
+            let result = client.call("exchange_rate", &rate(currency)).await;
+            if result.code().is_some_and(|code| REFUSALS.contains(&code)) {
                 before_refusal.get_or_insert(hits);
-                refused.push(heard);
+                refused.push(result);
             }
         }
     };
@@ -348,7 +348,7 @@ async fn a_service_that_is_down(world: &DemoEnvironment) -> Result<Scene, Comman
     let all = hits(With, &[]) - tries;
     let slowest =
         refused.iter().filter_map(DemoCallResult::answer).map(|answer| answer.took).max().unwrap_or_default();
-    let opened = refused.first().is_some_and(|heard| heard.code() == Some("circuit_open"));
+    let opened = refused.first().is_some_and(|result| result.code() == Some("circuit_open"));
     stage.say(With, &format!("USD: {} (asked {})", after(&usd), times(tries)));
     stage.say(With, &format!("the others: {all} requests to a service that is down"));
     if let Some(first) = refused.first() {
@@ -388,23 +388,24 @@ async fn a_model_that_loops(world: &DemoEnvironment) -> Result<Scene, CommandFai
         last = bare.call("pay", &arguments).await;
     }
     bare.leave().await;
-    stage.say(Without, &format!("{} calls reach the server, each time {}", refused(Without), last.told()));
+    stage
+        .say(Without, &format!("{} calls reach the server, each time {}", refused(Without), last.describe()));
     stage.expect(Without, "reachedTheServer", refused(Without), LOOPS);
     world.beat().await;
 
     let client = world.client().await?;
-    let (mut heard, mut other) = (Vec::with_capacity(LOOPS), None);
+    let (mut results, mut other) = (Vec::with_capacity(LOOPS), None);
     for round in 1..=LOOPS {
-        heard.push(client.call("pay", &arguments).await);
+        results.push(client.call("pay", &arguments).await);
         if round == ELSEWHERE {
             other = Some(client.call("balance", &json!({ "account": "giro" })).await);
         }
     }
     client.leave().await;
     let stopped =
-        heard.iter().filter(|heard| heard.code().is_some_and(|code| REFUSALS.contains(&code))).count();
+        results.iter().filter(|result| result.code().is_some_and(|code| REFUSALS.contains(&code))).count();
     stage.say(With, &format!("{} calls reach the server, {stopped} are stopped", refused(With)));
-    if let Some(first) = heard.iter().find(|heard| heard.code().is_some()) {
+    if let Some(first) = results.iter().find(|result| result.code().is_some()) {
         stage.quote(&shortened(&words(first), 200));
     }
     let other = other.as_ref().and_then(DemoCallResult::good);
@@ -426,16 +427,16 @@ async fn a_client_that_goes_away(world: &DemoEnvironment) -> Result<Scene, Comma
     let agent = format!("calls pay {arguments}, loses its connection, calls again");
     let mut stage = world.begin(7, "The client leaves mid-payment", &agent).await;
     let paid = |side| world.ledger(side).count(&["paid", "INV-19"]);
-    let begun = ["paid", "INV-19"];
+    let payment_entry = ["paid", "INV-19"];
 
     let mut bare = world.bare().await?;
     bare.send_call("pay", &arguments).await;
-    world.without.shows(&begun).await;
+    world.without.shows(&payment_entry).await;
     bare.leave().await;
     let mut bare = world.bare().await?;
     let again = world.during(Without, bare.call("pay", &arguments)).await;
     bare.leave().await;
-    stage.say(Without, &format!("asks again: {}", again.told()));
+    stage.say(Without, &format!("asks again: {}", again.describe()));
     stage.say(Without, &format!("ledger: INV-19 paid {}", times(paid(Without))));
     stage.expect(Without, "payments", paid(Without), 2);
     world.beat().await;
@@ -443,7 +444,7 @@ async fn a_client_that_goes_away(world: &DemoEnvironment) -> Result<Scene, Comma
     let client = world.client().await?;
     let lost = tokio::select! {
         _ = client.call("pay", &arguments) => false,
-        seen = world.with.shows(&begun) => seen,
+        shown = world.with.shows(&payment_entry) => shown,
     };
     let calling = async {
         let again = client.call("pay", &arguments);
@@ -452,7 +453,7 @@ async fn a_client_that_goes_away(world: &DemoEnvironment) -> Result<Scene, Comma
     let again = world.during(With, calling).await;
     client.leave().await;
     let replayed = again.good().is_some_and(|answer| answer.from_cache);
-    stage.say(With, &format!("asks again: {}", again.told()));
+    stage.say(With, &format!("asks again: {}", again.describe()));
     stage.say(
         With,
         &format!(
@@ -465,22 +466,22 @@ async fn a_client_that_goes_away(world: &DemoEnvironment) -> Result<Scene, Comma
     stage.expect(With, "payments", paid(With), 1);
     stage.expect(With, "answered", again.good().is_some(), true);
     stage.expect(With, "answerOfTheFirst", replayed, true);
-    let kept = if replayed { "answer kept" } else { "answer lost" };
-    let with = format!("paid {}, {kept}", times(paid(With)));
+    let replay_note = if replayed { "answer kept" } else { "answer lost" };
+    let with = format!("paid {}, {replay_note}", times(paid(With)));
     Ok(stage.over(&format!("paid {}", times(paid(Without))), &with))
 }
 
 /// Describes a response and its time.
-fn after(heard: &DemoCallResult) -> String {
-    match heard.good() {
+fn after(result: &DemoCallResult) -> String {
+    match result.good() {
         Some(answer) => format!("answered after {}: {}", span(answer.took), answer.text),
-        None => heard.told(),
+        None => result.describe(),
     }
 }
 
 /// Summarizes the result of a call.
-fn in_short(heard: &DemoCallResult) -> String {
-    match heard {
+fn in_short(result: &DemoCallResult) -> String {
+    match result {
         DemoCallResult::Answer(answer) if answer.is_error => "failed".to_owned(),
         DemoCallResult::Answer(answer) => format!("answered in {}", span(answer.took)),
         DemoCallResult::Gone(_) => "no answer".to_owned(),
@@ -489,8 +490,8 @@ fn in_short(heard: &DemoCallResult) -> String {
 }
 
 /// Returns the response that the agent got.
-fn words(heard: &DemoCallResult) -> String {
-    heard.answer().map_or_else(|| heard.told(), |answer| answer.text.clone())
+fn words(result: &DemoCallResult) -> String {
+    result.answer().map_or_else(|| result.describe(), |answer| answer.text.clone())
 }
 
 fn times(count: usize) -> String {

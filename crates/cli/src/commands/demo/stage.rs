@@ -46,9 +46,9 @@ pub(super) enum DemoSide {
 #[derive(Debug)]
 struct UnexpectedObservation {
     side: DemoSide,
-    what: String,
+    name: String,
     observed: String,
-    wanted: String,
+    expected: String,
 }
 
 impl DemoSide {
@@ -94,23 +94,27 @@ impl SceneRecorder {
 
     /// Records a fact under this name.
     pub(super) fn fact(&mut self, side: DemoSide, name: &str, value: impl Into<Value>) {
-        self.scene.seen(side).facts.insert(name.to_owned(), value.into());
+        self.scene.observations(side).facts.insert(name.to_owned(), value.into());
     }
 
     /// Records a fact, and compares it with the expected value.
-    pub(super) fn expect<T>(&mut self, side: DemoSide, name: &str, observed: T, wanted: T)
+    pub(super) fn expect<T>(&mut self, side: DemoSide, name: &str, observed: T, expected: T)
     where
         T: Clone + Display + Into<Value> + PartialEq,
     {
         self.fact(side, name, observed.clone());
-        if observed != wanted {
+        if observed != expected {
             let surprise = UnexpectedObservation {
                 side,
-                what: name.to_owned(),
+                name: name.to_owned(),
                 observed: observed.to_string(),
-                wanted: wanted.to_string(),
+                expected: expected.to_string(),
             };
-            self.show.labelled((DemoStyle::Surprising, "NOT SO"), DemoStyle::Surprising, &surprise.told());
+            self.show.labelled(
+                (DemoStyle::Surprising, "NOT SO"),
+                DemoStyle::Surprising,
+                &surprise.describe(),
+            );
             self.scene.surprises.push(surprise);
         }
     }
@@ -150,9 +154,9 @@ impl Scene {
         let surprise = |surprise: &UnexpectedObservation| {
             json!({
                 "side": surprise.side.name(),
-                "what": surprise.what,
+                "what": surprise.name,
                 "observed": surprise.observed,
-                "expected": surprise.wanted,
+                "expected": surprise.expected,
             })
         };
         json!({
@@ -165,7 +169,7 @@ impl Scene {
         })
     }
 
-    fn seen(&mut self, side: DemoSide) -> &mut SideObservations {
+    fn observations(&mut self, side: DemoSide) -> &mut SideObservations {
         match side {
             DemoSide::Without => &mut self.without,
             DemoSide::With => &mut self.with,
@@ -174,8 +178,8 @@ impl Scene {
 }
 
 impl UnexpectedObservation {
-    fn told(&self) -> String {
-        format!("{} ({}): {}; expected: {}", self.what, self.side.name(), self.observed, self.wanted)
+    fn describe(&self) -> String {
+        format!("{} ({}): {}; expected: {}", self.name, self.side.name(), self.observed, self.expected)
     }
 }
 
@@ -196,8 +200,8 @@ mod tests {
         stage.expect(DemoSide::With, "payments", 2, 1);
         let bad = stage.over("", "");
         assert!(!bad.is_as_expected());
-        let told = json!({ "side": "with", "what": "payments", "observed": "2", "expected": "1" });
-        assert_eq!(bad.to_json()["surprises"], json!([told]));
+        let surprise = json!({ "side": "with", "what": "payments", "observed": "2", "expected": "1" });
+        assert_eq!(bad.to_json()["surprises"], json!([surprise]));
         assert_eq!(bad.to_json()["asExpected"], false);
     }
 }

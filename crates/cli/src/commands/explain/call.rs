@@ -88,15 +88,17 @@ impl<'t> ExplainedCall<'t> {
         let named =
             |name: &str, value: Option<&str>| value.map(|value| format!("{name} {}", output::clean(value)));
         let facts = self.facts;
-        let who = [
+        let context = [
             named("session", facts.session.as_ref().map(|one| one.as_str())),
             named("turn", facts.turn.as_ref().map(|one| one.as_str())),
             named("actor", facts.actor.as_ref().map(|one| one.as_str())),
             named("tenant", facts.tenant.as_ref().map(|one| one.as_str())),
             named("model", facts.model.as_ref().map(|one| one.as_str())),
         ];
-        let who = who.into_iter().flatten().collect::<Vec<_>>().join(", ");
-        lines.extend(Some(who).filter(|who| !who.is_empty()).map(|who| format!("  {who}")));
+        let context = context.into_iter().flatten().collect::<Vec<_>>().join(", ");
+        lines.extend(
+            Some(context).filter(|context| !context.is_empty()).map(|context| format!("  {context}")),
+        );
         self.story(paint, &mut lines);
         lines.join("\n")
     }
@@ -134,8 +136,8 @@ impl<'t> ExplainedCall<'t> {
         for (at, notice) in &self.before.steps {
             let Some(step) = CallStep::of(*at, notice) else { continue };
             say(&self.after(*at), TextStyle::Plain, &step.text);
-            if let Some(why) = self.why(&step, notice) {
-                say("", TextStyle::Dim, &why);
+            if let Some(decision) = self.deciding_rule(&step, notice) {
+                say("", TextStyle::Dim, &decision);
             }
         }
         let look = if self.facts.code.is_none() { TextStyle::Good } else { TextStyle::Bad };
@@ -146,9 +148,9 @@ impl<'t> ExplainedCall<'t> {
         if let Some(opened) = self.opened() {
             say("", TextStyle::Dim, &opened);
         }
-        if let ReplayEnd::Taken(why) = self.before.end {
+        if let ReplayEnd::Taken(reason) = self.before.end {
             lines.push(String::new());
-            lines.push(paint.paint(TextStyle::Warn, &format!("  {}", not_replayed(why))));
+            lines.push(paint.paint(TextStyle::Warn, &format!("  {}", not_replayed(reason))));
         }
         if let Some(would) = &self.would {
             lines.push(String::new());
@@ -176,7 +178,7 @@ impl<'t> ExplainedCall<'t> {
             facts
                 .invalid_arguments
                 .as_ref()
-                .map(|why| format!("arguments that do not fit: {}", output::clean(why))),
+                .map(|reason| format!("arguments that do not fit: {}", output::clean(reason))),
         );
         lines
     }
@@ -186,8 +188,8 @@ impl<'t> ExplainedCall<'t> {
     }
 
     /// Returns the rule that decided a step, and its origin.
-    fn why(&self, step: &CallStep, notice: &CallNotice) -> Option<String> {
-        let why = self.decided(step, notice).map(|decided| match decided {
+    fn deciding_rule(&self, step: &CallStep, notice: &CallNotice) -> Option<String> {
+        let decision = self.decided(step, notice).map(|decided| match decided {
             DecidingRule::Caller(limit) => format!("by {limit}, set by its caller"),
             DecidingRule::Setting(one) => format!("by {}", set(one)),
             DecidingRule::Configured(rule, one) => {
@@ -198,7 +200,7 @@ impl<'t> ExplainedCall<'t> {
         });
         // The reason of a trust change is a sentence.
         let reason = step.rule.clone().filter(|_| matches!(notice, CallNotice::TrustChanged(_)));
-        let parts: Vec<_> = reason.into_iter().chain(why).collect();
+        let parts: Vec<_> = reason.into_iter().chain(decision).collect();
         (!parts.is_empty()).then(|| parts.join("; "))
     }
 
@@ -282,14 +284,14 @@ impl<'t> ExplainedCall<'t> {
 
     fn opened(&self) -> Option<String> {
         let (opened, by) = self.opened_by?;
-        let who =
+        let opening =
             format!("the breaker was opened at {} by the call {} of {}", opened.at, by.request_id, by.tool);
         Some(match (opened.reason, self.opened_under()) {
             (TransitionReason::ProbeFailed, _) => {
-                format!("{who}, which was a probe and failed")
+                format!("{opening}, which was a probe and failed")
             }
-            (_, Some(setting)) => format!("{who}, by {}", set(setting)),
-            (_, None) => who,
+            (_, Some(setting)) => format!("{opening}, by {}", set(setting)),
+            (_, None) => opening,
         })
     }
 
@@ -302,10 +304,11 @@ impl<'t> ExplainedCall<'t> {
 
     /// Returns the first step at which the replays differ, or `None` if they do not.
     fn parting(&self, would: &ProfileComparison<'t>) -> Option<ReplayDivergence<'_>> {
-        let seen = |steps: &'t [(Timestamp, CallNotice)]| -> Vec<(&'t (Timestamp, CallNotice), CallStep)> {
-            steps.iter().filter_map(|step| Some((step, CallStep::of(step.0, &step.1)?))).collect()
-        };
-        let (was, is) = (seen(&self.before.steps), seen(&would.call.steps));
+        let described =
+            |steps: &'t [(Timestamp, CallNotice)]| -> Vec<(&'t (Timestamp, CallNotice), CallStep)> {
+                steps.iter().filter_map(|step| Some((step, CallStep::of(step.0, &step.1)?))).collect()
+            };
+        let (was, is) = (described(&self.before.steps), described(&would.call.steps));
         let same = |((_, is), (_, was)): &(&(_, CallStep), &(_, CallStep))| is == was;
         let first = is.iter().zip(&was).take_while(same).count();
         if first == was.len() && first == is.len() {
@@ -363,7 +366,7 @@ impl<'t> ExplainedCall<'t> {
             ReplayEnd::NotKnown(UnknownResult::Approval) => {
                 "approval would have been required; the decision is unknown".to_owned()
             }
-            ReplayEnd::Taken(why) => not_replayed(*why).to_owned(),
+            ReplayEnd::Taken(reason) => not_replayed(*reason).to_owned(),
         }
     }
 
@@ -372,7 +375,7 @@ impl<'t> ExplainedCall<'t> {
     pub(super) fn to_json(&self) -> Value {
         let steps = self.before.steps.iter().filter_map(|(at, notice)| self.step_to_json(*at, notice));
         let note = match self.before.end {
-            ReplayEnd::Taken(why) => Some(not_replayed(why)),
+            ReplayEnd::Taken(reason) => Some(not_replayed(reason)),
             ReplayEnd::Ended(_) | ReplayEnd::NotKnown(_) => None,
         };
         json!({
@@ -441,8 +444,8 @@ fn set(one: &ExplainedSetting) -> String {
     format!("{} = {} ({})", one.setting, one.value, one.origin)
 }
 
-const fn not_replayed(why: TakenReason) -> &'static str {
-    match why {
+const fn not_replayed(reason: TakenReason) -> &'static str {
+    match reason {
         TakenReason::NotExplained => {
             "its result does not follow from the current configuration and the calls before it: the configuration was different, an operator, another process or a call that still runs influenced it, or it began before the stored history; the steps are those of the configuration in force, as far as they go"
         }

@@ -81,22 +81,23 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
         reach.close().await;
         read
     })?;
-    let told: Vec<usize> = match &found {
+    let targets: Vec<usize> = match &found {
         // If several calls have the same id, the last one is explained.
         ExplainSubject::Call => under_id(&recording, &options.id).last().into_iter().collect(),
         ExplainSubject::Turn(story) => spans(story).filter_map(|span| made_for(&recording, span)).collect(),
     };
     // Later calls do not matter for the explanation.
-    let ended = told.iter().filter_map(|index| recording.calls.get(*index)).map(|call| call.ended).max();
-    let until = recording.calls.iter().take_while(|call| Some(call.arrived) <= ended).count();
-    let last = told.iter().max().map_or(0, |last| last + 1);
+    let last_end =
+        targets.iter().filter_map(|index| recording.calls.get(*index)).map(|call| call.finished).max();
+    let until = recording.calls.iter().take_while(|call| Some(call.arrived) <= last_end).count();
+    let last = targets.iter().max().map_or(0, |last| last + 1);
     recording.calls.truncate(until.max(last));
     let mut progress = ProgressLine::of(2 * Rehearsal::length(&recording.calls));
     let mut shown = |at| progress.at(at, "moments");
     let rehearsal =
-        Rehearsal::of(&recording.calls, &mut |call| recordings::policy(&config, call), &told, &mut shown);
+        Rehearsal::of(&recording.calls, &mut |call| recordings::policy(&config, call), &targets, &mut shown);
     let would: Option<(ProfileName, &Config, ReplayResult)> = other.as_ref().map(|(profile, other)| {
-        let would = rehearsal.replay_under(&mut |call| recordings::policy(other, call), &told, &mut shown);
+        let would = rehearsal.replay_under(&mut |call| recordings::policy(other, call), &targets, &mut shown);
         (*profile, other, would)
     });
     drop(progress);
@@ -107,8 +108,8 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
         would: would.as_ref(),
     };
     match &found {
-        ExplainSubject::Call => replay.tell_call(options, told.first().copied()),
-        ExplainSubject::Turn(story) => replay.tell_turn(options, story),
+        ExplainSubject::Call => replay.print_call(options, targets.first().copied()),
+        ExplainSubject::Turn(story) => replay.print_turn(options, story),
     }
 }
 
@@ -130,7 +131,7 @@ async fn read(reach: &OperatorConnection, id: &str) -> Result<(Recording, Explai
         tokio::time::sleep(A_MOMENT).await;
         found = find(reach, id).await?;
     }
-    let found = found.ok_or_else(|| not_kept(id))?;
+    let found = found.ok_or_else(|| not_stored(id))?;
     Ok((reach.recording(Timestamp::ZERO).await?, found))
 }
 
@@ -145,7 +146,7 @@ async fn find(reach: &OperatorConnection, id: &str) -> Result<Option<ExplainSubj
     Ok(trace::find(reach, id).await?.map(|story| ExplainSubject::Turn(Box::new(story))))
 }
 
-fn not_kept(id: &str) -> CommandFailure {
+fn not_stored(id: &str) -> CommandFailure {
     CommandFailure::Environment(format!(
         "no stored call or turn has the id `{}`: a call can be explained after it has ended, for as long as `history.keep`; `steadfast tail --once -n 50` lists the last ones",
         output::clean(id)
@@ -186,11 +187,11 @@ impl<'r> ReplayedRecording<'r> {
         self.recording.facts.get(index)
     }
 
-    fn tell_call(self, options: &Options, index: Option<usize>) -> Result<(), CommandFailure> {
-        let told =
-            index.and_then(|index| ExplainedCall::of(self, index)).ok_or_else(|| not_kept(&options.id))?;
+    fn print_call(self, options: &Options, index: Option<usize>) -> Result<(), CommandFailure> {
+        let call =
+            index.and_then(|index| ExplainedCall::of(self, index)).ok_or_else(|| not_stored(&options.id))?;
         if options.place.json {
-            output::print_json(&told.to_json());
+            output::print_json(&call.to_json());
             return Ok(());
         }
         let others = under_id(self.recording, &options.id).count() - 1;
@@ -200,36 +201,36 @@ impl<'r> ReplayedRecording<'r> {
                 "note: {others} earlier {word} the same id; this is the last one"
             ));
         }
-        output::print_data(&told.in_words(ColourPainter::of_stdout()));
+        output::print_data(&call.in_words(ColourPainter::of_stdout()));
         Ok(())
     }
 
-    fn tell_turn(self, options: &Options, story: &TraceView) -> Result<(), CommandFailure> {
+    fn print_turn(self, options: &Options, story: &TraceView) -> Result<(), CommandFailure> {
         let calls: Vec<(&SpanView, ExplainedCall<'_>)> = spans(story)
             .filter_map(|span| Some((span, ExplainedCall::of(self, made_for(self.recording, span)?)?)))
             .collect();
         if options.place.json {
-            let told = |(span, told): &(&SpanView, ExplainedCall<'_>)| {
-                let mut told = told.to_json();
-                if let Value::Object(told) = &mut told {
-                    told.insert("id".to_owned(), json!(span.call_id));
+            let call_json = |(span, call): &(&SpanView, ExplainedCall<'_>)| {
+                let mut value = call.to_json();
+                if let Value::Object(fields) = &mut value {
+                    fields.insert("id".to_owned(), json!(span.call_id));
                 }
-                told
+                value
             };
             output::print_json(
-                &json!({ "turn": story, "calls": calls.iter().map(told).collect::<Vec<Value>>() }),
+                &json!({ "turn": story, "calls": calls.iter().map(call_json).collect::<Vec<Value>>() }),
             );
             return Ok(());
         }
         let paint = ColourPainter::of_stdout();
         let mut lines = turn_lines(story, paint);
-        for (span, told) in &calls {
+        for (span, call) in &calls {
             let name = span.call_id.as_ref().map(|id| output::clean(id.as_str())).unwrap_or_default();
             lines.push(String::new());
             lines.push(paint.paint(TextStyle::Bold, &name));
-            lines.extend(told.in_turn(paint).lines().map(|line| format!("  {line}").trim_end().to_owned()));
+            lines.extend(call.in_turn(paint).lines().map(|line| format!("  {line}").trim_end().to_owned()));
         }
-        if calls.iter().any(|(_, told)| told.would_end_differently()) {
+        if calls.iter().any(|(_, call)| call.would_end_differently()) {
             lines.push(String::new());
             lines.push("the effect of other results on the turn is not replayed".to_owned());
         }
@@ -265,13 +266,13 @@ fn turn_lines(story: &TraceView, paint: ColourPainter) -> Vec<String> {
         ));
     }
     lines.push(match (&head.summary, head.ended_at_ms) {
-        (Some(summary), Some(ended)) => {
-            let took = span(millis(ended.since(began)));
+        (Some(summary), Some(end)) => {
+            let took = span(millis(end.since(began)));
             // The last event has the same words.
-            let is_said = story.events.last().is_some_and(|event| event.sentence == *summary);
-            let (_, _, word) = waterfall::ended(head);
-            let how = if is_said { word.to_owned() } else { output::clean(summary) };
-            format!("  {took:>9}  ended: {how}")
+            let is_repeated = story.events.last().is_some_and(|event| event.sentence == *summary);
+            let (_, _, word) = waterfall::turn_state(head);
+            let outcome = if is_repeated { word.to_owned() } else { output::clean(summary) };
+            format!("  {took:>9}  ended: {outcome}")
         }
         _ => format!("  {:>9}  it has not ended, or its process is gone", ""),
     });

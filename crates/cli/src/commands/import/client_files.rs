@@ -52,7 +52,7 @@ impl ClientProgram {
         }
     }
 
-    fn ways(self) -> &'static [TablePath] {
+    fn table_paths(self) -> &'static [TablePath] {
         match self {
             Self::ClaudeCode => &[&["mcpServers"], &["projects", "*", "mcpServers"]],
             Self::ClaudeDesktop | Self::Cursor => &[&["mcpServers"]],
@@ -70,7 +70,7 @@ pub(super) struct ClientFile {
     pub(super) client: Option<ClientProgram>,
     pub(super) path: PathBuf,
     pub(super) form: ConfigFormat,
-    pub(super) ways: &'static [TablePath],
+    pub(super) table_paths: &'static [TablePath],
     pub(super) reader: FileAudience,
 }
 
@@ -106,7 +106,7 @@ pub(super) fn known() -> Vec<ClientFile> {
             client: Some(client),
             path,
             form: client.form(),
-            ways: client.ways(),
+            table_paths: client.table_paths(),
             reader,
         });
     };
@@ -161,12 +161,12 @@ pub(super) fn named(path: &Path, client: Option<ClientProgram>) -> ClientFile {
     let reader = known.as_ref().map_or(FileAudience::Desktop, |place| place.reader);
     let client = client.or_else(|| known.and_then(|place| place.client));
     let is_toml = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("toml"));
-    let (form, ways) = match client {
-        Some(client) => (client.form(), client.ways()),
-        None if is_toml => (ConfigFormat::Toml, ClientProgram::Codex.ways()),
+    let (form, table_paths) = match client {
+        Some(client) => (client.form(), client.table_paths()),
+        None if is_toml => (ConfigFormat::Toml, ClientProgram::Codex.table_paths()),
         None => (ConfigFormat::Json, ANY),
     };
-    ClientFile { client, path: path.to_owned(), form, ways, reader }
+    ClientFile { client, path: path.to_owned(), form, table_paths, reader }
 }
 
 const ANY: &[TablePath] = &[&["mcpServers"], &["projects", "*", "mcpServers"], &["servers"], OPENCLAW];

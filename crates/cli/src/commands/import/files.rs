@@ -92,7 +92,7 @@ impl OriginalFile {
         let path = self.backup();
         match fs::read(&path) {
             Err(_) => Ok(Backup::None),
-            Ok(kept) if kept == text.as_bytes() && fs::remove_file(&path).is_ok() => {
+            Ok(content) if content == text.as_bytes() && fs::remove_file(&path).is_ok() => {
                 Ok(Backup::Removed(path))
             }
             Ok(_) => Ok(Backup::Kept(path)),
@@ -189,11 +189,11 @@ mod tests {
         fs::write(&path, "old").unwrap();
         let original = read(&path).unwrap().unwrap();
         fs::write(&path, "of the client").unwrap();
-        let FileError(why) = original.replace_and_keep("ours").unwrap_err();
+        let FileError(reason) = original.replace_and_keep("ours").unwrap_err();
         let left: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         let text = fs::read_to_string(&path).unwrap();
         fs::remove_dir_all(&folder).unwrap();
-        assert!(why.contains("in the meantime"), "{why}");
+        assert!(reason.contains("in the meantime"), "{reason}");
         assert_eq!((text.as_str(), left), ("of the client", vec!["mcp.json".into()]));
     }
 }

@@ -21,8 +21,8 @@ pub(super) fn read(text: &str) -> Result<SpannedNode, SyntaxError> {
             None => SpannedNode { span: 0..text.len(), value: SpannedValue::Table(Vec::new()) },
         }),
         Err(error) => {
-            let what = format!("this is not JSON: {}", error.kind());
-            Err(SyntaxError::new(error.range().start + shift, what))
+            let message = format!("this is not JSON: {}", error.kind());
+            Err(SyntaxError::new(error.range().start + shift, message))
         }
     }
 }
@@ -99,8 +99,8 @@ mod tests {
 
     #[test]
     fn depth_is_bounded_and_half_of_a_pair_is_refused() {
-        assert!(read(&"[".repeat(1 << 20)).unwrap_err().what.contains("depth"));
-        assert!(read(r#"{"a": "\ud83dx"}"#).unwrap_err().what.contains("surrogate"));
+        assert!(read(&"[".repeat(1 << 20)).unwrap_err().message.contains("depth"));
+        assert!(read(r#"{"a": "\ud83dx"}"#).unwrap_err().message.contains("surrogate"));
     }
 
     #[test]

@@ -99,7 +99,7 @@ struct FileRewrite {
 
 /// Runs `steadfast import`.
 pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
-    let deed = match (options.write, options.undo) {
+    let action = match (options.write, options.undo) {
         (false, false) => ImportAction::ShowImport,
         (true, false) => ImportAction::Import,
         (false, true) => ImportAction::ShowUndo,
@@ -108,10 +108,10 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
     let program = SteadfastProgram::find()?;
     let places = places(options)?;
     let mut names = names(&places);
-    let mut seen = BTreeSet::new();
+    let mut visited = BTreeSet::new();
     let mut handled = Vec::new();
     for place in &places {
-        let wish = || match deed {
+        let wish = || match action {
             ImportAction::ShowImport | ImportAction::Import => ImportRequest::Wrap {
                 program: program.program_for(place.reader),
                 without_sign_in: options.without_sign_in.clone(),
@@ -121,9 +121,9 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
         let outcome = match files::read(&place.path) {
             Ok(None) => continue,
             // Two clients, or the home and the current folder, may share one file.
-            Ok(Some(original)) if !seen.insert(original.real().to_owned()) => continue,
-            Ok(Some(original)) => handle(place, &original, deed, &wish(), &mut names),
-            Err(FileError(why)) => Err(why),
+            Ok(Some(original)) if !visited.insert(original.real().to_owned()) => continue,
+            Ok(Some(original)) => handle(place, &original, action, &wish(), &mut names),
+            Err(FileError(reason)) => Err(reason),
         };
         handled.push(HandledFile {
             client: place.client,
@@ -134,22 +134,22 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
     }
     let back = again(&Options { without_sign_in: Vec::new(), ..options.clone() }, &program);
     let story =
-        report::ImportReport { deed, handled, again: again(options, &program), back, looked: &places };
+        report::ImportReport { action, handled, again: again(options, &program), back, looked: &places };
     let failed = story.handled.iter().any(|file| file.outcome.is_err());
     if options.json {
         output::print_json(&story.to_json());
     } else {
-        story.tell();
+        story.print();
     }
     if failed { Err(CommandFailure::Environment(String::new()).without_message()) } else { Ok(()) }
 }
 
 fn places(options: &Options) -> Result<Vec<ClientFile>, CommandFailure> {
     if options.files.is_empty() {
-        let wanted = |place: &ClientFile| {
+        let is_selected = |place: &ClientFile| {
             options.clients.is_empty() || place.client.is_some_and(|client| options.clients.contains(&client))
         };
-        return Ok(client_files::known().into_iter().filter(wanted).collect());
+        return Ok(client_files::known().into_iter().filter(is_selected).collect());
     }
     let client = match options.clients.as_slice() {
         [] => None,
@@ -173,7 +173,7 @@ fn names(handled: &[ClientFile]) -> ServerNames {
     let known = client_files::known();
     for place in handled.iter().chain(&known) {
         if let Ok(Some(original)) = files::read(&place.path) {
-            for (name, runs) in servers::named(&original.text, place.form, place.ways) {
+            for (name, runs) in servers::named(&original.text, place.form, place.table_paths) {
                 names.note(name, runs);
             }
         }
@@ -184,27 +184,27 @@ fn names(handled: &[ClientFile]) -> ServerNames {
 fn handle(
     place: &ClientFile,
     original: &OriginalFile,
-    deed: ImportAction,
+    action: ImportAction,
     wish: &ImportRequest,
     names: &mut ServerNames,
 ) -> Result<FileRewrite, String> {
-    let rewritten = rewrite(&original.text, place.form, place.ways, wish, names);
+    let rewritten = rewrite(&original.text, place.form, place.table_paths, wish, names);
     let (servers, new) = rewritten.map_err(|mistake| {
         let TextPosition { line, column } = mistake.position(&original.text);
         format!(
             "line {line}, column {column}: {}; it was not changed: correct it there and run this again",
-            mistake.what
+            mistake.message
         )
     })?;
     let changes = servers.iter().any(|server| matches!(server.verdict, ServerVerdict::Change { .. }));
-    let backup = match deed {
+    let backup = match action {
         ImportAction::Import if changes => original.replace_and_keep(&new),
         ImportAction::Undo if changes => original.replace_and_settle(&new),
         ImportAction::ShowImport | ImportAction::Import | ImportAction::ShowUndo | ImportAction::Undo => {
             Ok(Backup::None)
         }
     };
-    backup.map(|backup| FileRewrite { servers, backup }).map_err(|FileError(why)| why)
+    backup.map(|backup| FileRewrite { servers, backup }).map_err(|FileError(reason)| reason)
 }
 
 /// State of the servers of a client.
@@ -218,26 +218,26 @@ pub(crate) struct ClientSurvey {
 /// Inspects the clients on this machine. Changes nothing.
 pub(crate) fn survey() -> Vec<ClientSurvey> {
     let Ok(program) = SteadfastProgram::find() else { return Vec::new() };
-    let mut seen = BTreeSet::new();
+    let mut visited = BTreeSet::new();
     let mut surveyed = Vec::new();
     for place in client_files::known() {
         let outcome = match files::read(&place.path) {
             Ok(None) => continue,
-            Ok(Some(original)) if !seen.insert(original.real().to_owned()) => continue,
+            Ok(Some(original)) if !visited.insert(original.real().to_owned()) => continue,
             Ok(Some(original)) => {
                 let program = program.program_for(place.reader);
                 let wish = ImportRequest::Wrap { program, without_sign_in: Vec::new() };
                 handle(&place, &original, ImportAction::ShowImport, &wish, &mut ServerNames::default())
             }
-            Err(FileError(why)) => Err(why),
+            Err(FileError(reason)) => Err(reason),
         };
         let count = |done: FileRewrite| {
-            let ours = done
+            let wrapped = done
                 .servers
                 .iter()
                 .filter(|server| matches!(server.verdict, ServerVerdict::AlreadyDone))
                 .count();
-            (done.servers.len() - ours, ours)
+            (done.servers.len() - wrapped, wrapped)
         };
         // Many programs have such a file without a server in it.
         let servers = outcome.map(count);
@@ -258,8 +258,8 @@ pub(crate) struct SteadfastProgram {
 
 impl SteadfastProgram {
     pub(crate) fn find() -> Result<Self, CommandFailure> {
-        let cannot = |why: String| {
-            CommandFailure::Environment(format!("this program cannot determine its own path: {why}"))
+        let cannot = |reason: String| {
+            CommandFailure::Environment(format!("this program cannot determine its own path: {reason}"))
         };
         let own = env::current_exe().map_err(|error| cannot(error.to_string()))?;
         let search = env::var_os("PATH").unwrap_or_default();

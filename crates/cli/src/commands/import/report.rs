@@ -12,7 +12,7 @@ use super::{FileRewrite, HandledFile, ImportAction};
 use crate::support::output;
 
 pub(super) struct ImportReport<'p> {
-    pub(super) deed: ImportAction,
+    pub(super) action: ImportAction,
     pub(super) handled: Vec<HandledFile>,
     /// Next command line to type, without its final arguments.
     pub(super) again: String,
@@ -24,13 +24,13 @@ pub(super) struct ImportReport<'p> {
 
 impl ImportReport<'_> {
     /// Prints the result as text: results to standard output, problems to standard error.
-    pub(super) fn tell(&self) {
+    pub(super) fn print(&self) {
         let mut text = String::new();
         for file in &self.handled {
             match &file.outcome {
                 Ok(done) => text.push_str(&self.file(file, done)),
-                Err(why) => {
-                    output::print_message(&format!("error: {}: {}", file.path.display(), visible(why)))
+                Err(reason) => {
+                    output::print_message(&format!("error: {}: {}", file.path.display(), visible(reason)))
                 }
             }
         }
@@ -47,9 +47,9 @@ impl ImportReport<'_> {
     }
 
     fn file(&self, file: &HandledFile, done: &FileRewrite) -> String {
-        let whose = file.client.map_or("", ClientProgram::title);
+        let client = file.client.map_or("", ClientProgram::title);
         let mut text =
-            format!("{whose}{}{}\n", if whose.is_empty() { "" } else { "  " }, file.path.display());
+            format!("{client}{}{}\n", if client.is_empty() { "" } else { "  " }, file.path.display());
         for server in self.worth_telling(done) {
             let name = visible(&steadfast_redact::excerpt(&server.name, 80));
             let within =
@@ -61,14 +61,16 @@ impl ImportReport<'_> {
                 ServerVerdict::AlreadyDone => {
                     writeln!(text, "  {name}{within}: already goes through steadfast")
                 }
-                ServerVerdict::Left(why) => writeln!(text, "  {name}{within}: not changed: {}", visible(why)),
+                ServerVerdict::Left(reason) => {
+                    writeln!(text, "  {name}{within}: not changed: {}", visible(reason))
+                }
             };
             for note in &server.notes {
                 let _ = writeln!(text, "    note: {}", visible(note));
             }
         }
         if self.worth_telling(done).next().is_none() {
-            text.push_str(match self.deed.is_undo() {
+            text.push_str(match self.action.is_undo() {
                 false => "  no servers\n",
                 true => "  it contains nothing from steadfast\n",
             });
@@ -81,12 +83,12 @@ impl ImportReport<'_> {
             Backup::Removed(path) => {
                 writeln!(text, "  written; it is as it was, and so the backup {} was removed", path.display())
             }
-            Backup::None if self.deed == ImportAction::Undo && done.changes() > 0 => {
+            Backup::None if self.action == ImportAction::Undo && done.changes() > 0 => {
                 writeln!(text, "  written")
             }
             Backup::None => Ok(()),
         };
-        if file.reader == FileAudience::Project && !self.deed.is_undo() && done.changes() > 0 {
+        if file.reader == FileAudience::Project && !self.action.is_undo() && done.changes() > 0 {
             text.push_str("  note: it belongs to the project: all users of the project need steadfast too\n");
         }
         text.push('\n');
@@ -95,7 +97,7 @@ impl ImportReport<'_> {
 
     /// For an undo, servers that were never imported are not listed.
     fn worth_telling<'d>(&self, done: &'d FileRewrite) -> impl Iterator<Item = &'d ImportedServer> {
-        let undo = self.deed.is_undo();
+        let undo = self.action.is_undo();
         done.servers.iter().filter(move |server| !(undo && server.verdict == ServerVerdict::AlreadyDone))
     }
 
@@ -109,7 +111,7 @@ impl ImportReport<'_> {
         let restart = if clients.is_empty() { "its client".to_owned() } else { clients.join(", ") };
         let counted = format!("{} in {}", many(servers, "server"), many(changed.len(), "file"));
         let again = &self.again;
-        match self.deed {
+        match self.action {
             ImportAction::ShowImport | ImportAction::Import if servers == 0 => {
                 "nothing to change\n".to_owned()
             }
@@ -134,7 +136,7 @@ impl ImportReport<'_> {
     pub(super) fn to_json(&self) -> Json {
         json!({
             "ok": self.handled.iter().all(|file| file.outcome.is_ok()),
-            "written": self.deed.writes(),
+            "written": self.action.writes(),
             "files": self.handled.iter().map(file_json).collect::<Vec<_>>(),
         })
     }
@@ -166,7 +168,7 @@ fn server_json(server: &ImportedServer) -> Json {
     let (state, now, becomes, reason) = match &server.verdict {
         ServerVerdict::Change { now, becomes } => ("change", Some(line(now)), Some(line(becomes)), None),
         ServerVerdict::AlreadyDone => ("as_wished", None, None, None),
-        ServerVerdict::Left(why) => ("left", None, None, Some(why)),
+        ServerVerdict::Left(reason) => ("left", None, None, Some(reason)),
     };
     json!({
         "name": steadfast_redact::text(&server.name),
@@ -202,6 +204,6 @@ fn visible(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-fn many(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+fn many(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }

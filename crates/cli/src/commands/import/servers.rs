@@ -94,14 +94,14 @@ pub(super) enum ServerVerdict {
 pub(super) fn rewrite(
     text: &str,
     form: ConfigFormat,
-    ways: &[TablePath],
+    table_paths: &[TablePath],
     wish: &ImportRequest,
     names: &mut ServerNames,
 ) -> Result<(Vec<ImportedServer>, String), SyntaxError> {
     let root = form.read(text)?;
     let mut servers = Vec::new();
     let mut splices = Vec::new();
-    for found in find(&root, text, ways)? {
+    for found in find(&root, text, table_paths)? {
         let ServerDecision { verdict, splices: own, notes } = found.judge(text, form, wish, names)?;
         splices.extend(own);
         servers.push(ImportedServer {
@@ -112,7 +112,7 @@ pub(super) fn rewrite(
         });
     }
     let new = spliced(text, splices);
-    check(&new, form, ways, &servers)?;
+    check(&new, form, table_paths, &servers)?;
     Ok((servers, new))
 }
 
@@ -120,13 +120,14 @@ pub(super) fn rewrite(
 fn check(
     new: &str,
     form: ConfigFormat,
-    ways: &[TablePath],
+    table_paths: &[TablePath],
     servers: &[ImportedServer],
 ) -> Result<(), SyntaxError> {
-    let wrong =
-        |what: String| SyntaxError::new(0, format!("it cannot be changed without breaking it ({what})"));
-    let root = form.read(new).map_err(|mistake| wrong(mistake.what))?;
-    let found = find(&root, new, ways)?;
+    let wrong = |message: String| {
+        SyntaxError::new(0, format!("it cannot be changed without breaking it ({message})"))
+    };
+    let root = form.read(new).map_err(|mistake| wrong(mistake.message))?;
+    let found = find(&root, new, table_paths)?;
     if found.len() != servers.len() {
         return Err(wrong("servers would be lost".to_owned()));
     }
@@ -141,9 +142,9 @@ fn check(
 }
 
 /// Returns the commands of the servers in a text that are behind Steadfast, by name.
-pub(super) fn named(text: &str, form: ConfigFormat, ways: &[TablePath]) -> Vec<(String, Vec<String>)> {
+pub(super) fn named(text: &str, form: ConfigFormat, table_paths: &[TablePath]) -> Vec<(String, Vec<String>)> {
     let Ok(root) = form.read(text) else { return Vec::new() };
-    let Ok(found) = find(&root, text, ways) else { return Vec::new() };
+    let Ok(found) = find(&root, text, table_paths) else { return Vec::new() };
     let of = |found: &FoundServer<'_>| match found.shape(form).ok()?.ok()? {
         ServerTransport::Command(parts) if is_steadfast(parts.program) => {
             Some((parts.name()?.to_owned(), parts.behind()?))
@@ -158,7 +159,7 @@ struct FoundServer<'n> {
     name: &'n str,
     within: Option<String>,
     node: &'n SpannedNode,
-    way: TablePath,
+    table_path: TablePath,
     /// True if it is within braces: always in JSON, and in TOML if it is an inline table.
     in_braces: bool,
 }
@@ -166,18 +167,24 @@ struct FoundServer<'n> {
 fn find<'n>(
     root: &'n SpannedNode,
     text: &str,
-    ways: &[TablePath],
+    table_paths: &[TablePath],
 ) -> Result<Vec<FoundServer<'n>>, SyntaxError> {
     let mut found = Vec::new();
-    for way in ways {
-        descend(root, text, way, &SearchContext { way, project: None, in_braces: false }, &mut found)?;
+    for table_path in table_paths {
+        descend(
+            root,
+            text,
+            table_path,
+            &SearchContext { table_path, project: None, in_braces: false },
+            &mut found,
+        )?;
     }
     Ok(found)
 }
 
 /// Context on the path to a server.
 struct SearchContext {
-    way: TablePath,
+    table_path: TablePath,
     project: Option<String>,
     in_braces: bool,
 }
@@ -185,25 +192,33 @@ struct SearchContext {
 fn descend<'n>(
     node: &'n SpannedNode,
     text: &str,
-    way: &[&str],
+    table_path: &[&str],
     within: &SearchContext,
     found: &mut Vec<FoundServer<'n>>,
 ) -> Result<(), SyntaxError> {
     let Some(members) = node.members() else {
-        let what = format!("{} stands where a table of names is expected", node.describe());
-        return Err(SyntaxError::new(node.span.start, what));
+        let message = format!("{} stands where a table of names is expected", node.describe());
+        return Err(SyntaxError::new(node.span.start, message));
     };
     let in_braces = within.in_braces || opens_with_brace(node, text);
-    match way.split_first() {
+    match table_path.split_first() {
         Some((&"*", rest)) => {
             for one in members {
-                let within = SearchContext { way: within.way, project: Some(one.name.clone()), in_braces };
+                let within = SearchContext {
+                    table_path: within.table_path,
+                    project: Some(one.name.clone()),
+                    in_braces,
+                };
                 descend(&one.node, text, rest, &within, found)?;
             }
         }
         Some((name, rest)) => {
             if let Some(next) = member(members, name)? {
-                let within = SearchContext { way: within.way, project: within.project.clone(), in_braces };
+                let within = SearchContext {
+                    table_path: within.table_path,
+                    project: within.project.clone(),
+                    in_braces,
+                };
                 descend(&next.node, text, rest, &within, found)?;
             }
         }
@@ -217,8 +232,8 @@ fn descend<'n>(
                     ));
                 }
                 let in_braces = in_braces || opens_with_brace(&one.node, text);
-                let (way, within) = (within.way, within.project.clone());
-                found.push(FoundServer { name: &one.name, within, node: &one.node, way, in_braces });
+                let (table_path, within) = (within.table_path, within.project.clone());
+                found.push(FoundServer { name: &one.name, within, node: &one.node, table_path, in_braces });
             }
         }
     }
@@ -278,11 +293,11 @@ impl<'n> FoundServer<'n> {
         wish: &ImportRequest,
         names: &mut ServerNames,
     ) -> Result<ServerDecision, SyntaxError> {
-        let left = |why: String| Ok(ServerDecision::unchanged(ServerVerdict::Left(why)));
+        let left = |reason: String| Ok(ServerDecision::unchanged(ServerVerdict::Left(reason)));
         let as_wished = || Ok(ServerDecision::unchanged(ServerVerdict::AlreadyDone));
         let shape = match (self.shape(form)?, wish) {
             (Ok(shape), _) => shape,
-            (Err(why), ImportRequest::Wrap { .. }) => return left(why),
+            (Err(reason), ImportRequest::Wrap { .. }) => return left(reason),
             (Err(_), ImportRequest::Unwrap) => return as_wished(),
         };
         let changed = match (&shape, wish) {
@@ -311,7 +326,7 @@ impl<'n> FoundServer<'n> {
                 splices,
                 notes,
             }),
-            Err(why) => left(why),
+            Err(reason) => left(reason),
         }
     }
 
@@ -320,7 +335,7 @@ impl<'n> FoundServer<'n> {
         let name = names.take(self.name, runs);
         match Namespace::new(&name) {
             Ok(_) => Ok(name),
-            Err(why) => Err(format!("a server cannot be called that: {why}")),
+            Err(reason) => Err(format!("a server cannot be called that: {reason}")),
         }
     }
 
@@ -341,8 +356,11 @@ impl<'n> FoundServer<'n> {
             return Ok(Err(format!("it is {}, not a table", self.node.describe())));
         };
         if members.iter().any(|one| matches!(one.name.as_str(), "url" | "httpUrl" | "serverUrl")) {
-            let default_transport =
-                if self.way == OPENCLAW { DefaultTransport::Older } else { DefaultTransport::Streamable };
+            let default_transport = if self.table_path == OPENCLAW {
+                DefaultTransport::Older
+            } else {
+                DefaultTransport::Streamable
+            };
             return Ok(UrlServer::read(members, form, default_transport)?.map(ServerTransport::Url));
         }
         Ok(self.parts(members)?.map(ServerTransport::Command))
@@ -395,10 +413,10 @@ impl<'n> FoundServer<'n> {
         // When restoring, an empty list is kept: it is not one that an import added.
         let empty_list = parts.args.is_some() && parts.items.is_empty();
         let mark = if empty_list { format!("{MARK}={EMPTY_LIST}") } else { MARK.to_owned() };
-        let mut ours = vec!["wrap".to_owned(), mark];
-        ours.extend(name_flag(name));
-        ours.push("--".to_owned());
-        let mut front: Vec<_> = ours.iter().map(|word| quoted(word)).collect();
+        let mut prefix = vec!["wrap".to_owned(), mark];
+        prefix.extend(name_flag(name));
+        prefix.push("--".to_owned());
+        let mut front: Vec<_> = prefix.iter().map(|word| quoted(word)).collect();
         front.push(own.to_owned());
         let front = front.join(", ");
         let splice = match (parts.args, parts.items.first()) {
@@ -415,7 +433,7 @@ impl<'n> FoundServer<'n> {
                 new_members(parts.command, self.in_braces, &[list], text, form)?
             }
         };
-        let becomes = [us.clone()].into_iter().chain(ours).chain(parts.line()).collect();
+        let becomes = [us.clone()].into_iter().chain(prefix).chain(parts.line()).collect();
         let splices = vec![(parts.command.node.span.clone(), quoted(us)), splice];
         Ok(ServerRewrite { becomes, splices, notes: self.renamed(name) })
     }
@@ -442,13 +460,13 @@ impl<'n> FoundServer<'n> {
         };
         let own = text.get(command.span.clone()).unwrap_or_default().to_owned();
         let emptied = || first.span.start..after_comma(text, command.span.end);
-        let gone = match parts.items.get(end + 2) {
-            Some(kept) => first.span.start..kept.span.start,
+        let removed = match parts.items.get(end + 2) {
+            Some(next) => first.span.start..next.span.start,
             None if mark == EMPTY_LIST => emptied(),
             None => whole_member(parts.members, args, self.in_braces, text, form).unwrap_or_else(emptied),
         };
         let becomes = parts.words.iter().skip(end + 1).map(|word| (*word).to_owned()).collect();
-        let splices = vec![(parts.command.node.span.clone(), own), (gone, String::new())];
+        let splices = vec![(parts.command.node.span.clone(), own), (removed, String::new())];
         Ok(ServerRewrite { becomes, splices, notes: Vec::new() })
     }
 }
@@ -466,28 +484,28 @@ impl<'n> StdioServer<'n> {
     }
 
     /// Returns the words before the command of the server.
-    fn ours(&self) -> &[&'n str] {
+    fn prefix(&self) -> &[&'n str] {
         let end = self.words.iter().position(|word| *word == "--").unwrap_or(self.words.len());
         self.words.get(..end).unwrap_or_default()
     }
 
     /// Returns the value of the import mark, or `None` if there is no mark.
     fn mark(&self) -> Option<&'n str> {
-        let ours = self.ours();
-        let rest = ours.iter().find_map(|word| word.strip_prefix(MARK));
-        rest.filter(|rest| ours.first() == Some(&"wrap") && (rest.is_empty() || rest.starts_with('=')))
+        let prefix = self.prefix();
+        let rest = prefix.iter().find_map(|word| word.strip_prefix(MARK));
+        rest.filter(|rest| prefix.first() == Some(&"wrap") && (rest.is_empty() || rest.starts_with('=')))
             .map(|rest| rest.trim_start_matches('='))
     }
 
     /// Returns the position of the value of a flag, if the value is a word of its own.
     fn flag(&self, flag: &str) -> Option<usize> {
-        let at = self.ours().iter().position(|word| *word == flag)? + 1;
+        let at = self.prefix().iter().position(|word| *word == flag)? + 1;
         (at < self.words.len()).then_some(at)
     }
 
     /// Returns the name behind Steadfast.
     fn name(&self) -> Option<&'n str> {
-        let joined = || self.ours().iter().find_map(|word| word.strip_prefix("--name="));
+        let joined = || self.prefix().iter().find_map(|word| word.strip_prefix("--name="));
         self.flag("--name").and_then(|at| self.words.get(at).copied()).or_else(joined)
     }
 

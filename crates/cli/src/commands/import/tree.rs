@@ -35,12 +35,12 @@ pub(super) struct TableMember {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SyntaxError {
     pub(super) offset: usize,
-    pub(super) what: String,
+    pub(super) message: String,
 }
 
 impl SyntaxError {
-    pub(super) fn new(offset: usize, what: impl Into<String>) -> Self {
-        Self { offset, what: what.into() }
+    pub(super) fn new(offset: usize, message: impl Into<String>) -> Self {
+        Self { offset, message: message.into() }
     }
 
     /// Returns its position as an editor shows it. The line itself is not shown, because it may hold a secret.
@@ -77,7 +77,7 @@ impl SpannedNode {
             SpannedValue::Text(_) => "a text",
             SpannedValue::List(_) => "a list",
             SpannedValue::Table(_) => "a table",
-            SpannedValue::Other(what) => what,
+            SpannedValue::Other(kind) => kind,
         }
     }
 }

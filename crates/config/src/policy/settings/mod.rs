@@ -281,10 +281,10 @@ impl SettingKind<VerificationMethod> for VerifyKind {
         let params = table.get("params").map_or_else(|| Some(json!({})), |entry| json_of(&entry.node));
         match VerificationCall::new(text("tool"), &params.unwrap_or_default(), text("ran_if")) {
             Ok(call) => Some(VerificationMethod::Call(Arc::new(call))),
-            Err(why) => {
+            Err(error) => {
                 let help = "write for example `{ tool = \"bank/payments\", params = { invoice = \"{invoice}\" }, ran_if = \
                             \"/payments/*/invoice = {invoice}\" }`";
-                cx.refuse(&node.place, format!("`{name}` {why}"), help);
+                cx.refuse(&node.place, format!("`{name}` {error}"), help);
                 None
             }
         }
@@ -344,9 +344,9 @@ impl SettingKind<Arc<KeyTemplate>> for KeyOfArguments {
         };
         match KeyTemplate::parse(text) {
             Ok(template) => Some(Arc::new(template)),
-            Err(why) => {
+            Err(error) => {
                 let help = "put the names of arguments into braces, such as `{invoice}` or `{order.id}`";
-                cx.refuse(&node.place, format!("`{}` {why}", cx.name), help);
+                cx.refuse(&node.place, format!("`{}` {error}", cx.name), help);
                 None
             }
         }

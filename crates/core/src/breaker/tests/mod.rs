@@ -180,8 +180,8 @@ fn every_state_handles_every_event_as_in_the_diagram() {
     ];
     for (event, row) in table {
         for (state, expected) in STATES.into_iter().zip(row) {
-            let seen = after(state, event);
-            assert_eq!(seen, expected, "{event:?} in {state:?}");
+            let actual = after(state, event);
+            assert_eq!(actual, expected, "{event:?} in {state:?}");
         }
     }
 }

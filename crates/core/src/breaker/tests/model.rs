@@ -119,9 +119,9 @@ proptest! {
     #[test]
     fn no_sequence_of_moments_breaks_it(moments in prop::collection::vec((any::<u64>(), 0_u8..4), 1..60)) {
         let (policy, mut breaker, mut out) = (measured(), CircuitBreaker::default(), None);
-        for (moment, what) in moments {
+        for (moment, action) in moments {
             let now = Timestamp::from_millis(moment);
-            match (what, out.take()) {
+            match (action, out.take()) {
                 (0, Some(ticket)) => _ = breaker.record(&policy, ticket, BAD, now),
                 (1, Some(ticket)) => _ = breaker.record(&policy, ticket, OK, now),
                 (2, ticket) => {

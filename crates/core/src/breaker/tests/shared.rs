@@ -108,7 +108,7 @@ fn of_two_changes_with_one_epoch_the_stored_one_counts() {
     let (mut here, mut there) = (in_state(State::Open), in_state(State::Open));
     there.probes = 1_000;
     let (mine, _) = here.admit(&policy, at(30)).unwrap();
-    let (_theirs, _) = there.admit(&policy, at(31)).unwrap();
+    let (_other, _) = there.admit(&policy, at(31)).unwrap();
     assert_eq!(here.epoch(), there.epoch());
     assert_eq!(here.adopt(&there.snapshot(), at(32)), None, "half-open here and there");
     assert_eq!(here.record(&policy, mine, OK, at(33)), None, "its probe was given up to the other");
@@ -211,11 +211,11 @@ fn a_probe_without_agreement_yields_to_a_stored_one() {
     b.adopt(&a.snapshot(), at(31));
     a.release(first);
     let later = at(31) + policy.probe_lease;
-    let (theirs, _) = b.admit(&policy, later).unwrap();
-    b.confirm_probe(&theirs);
-    let (ours, _) = a.admit(&policy, later).unwrap();
+    let (b_ticket, _) = b.admit(&policy, later).unwrap();
+    b.confirm_probe(&b_ticket);
+    let (a_ticket, _) = a.admit(&policy, later).unwrap();
     a.adopt(&b.snapshot(), later);
-    assert!(!a.holds(&policy, &ours, later), "two probes at once");
+    assert!(!a.holds(&policy, &a_ticket, later), "two probes at once");
 }
 
 #[test]

@@ -19,7 +19,7 @@ fn ended_with(source: FaultSource, words: &str, output: Option<ToolOutput>) -> A
 }
 
 fn failure(result: &CallResult) -> &CallFailure {
-    result.ended.as_ref().expect_err("it failed")
+    result.outcome.as_ref().expect_err("it failed")
 }
 
 // ---- refusals ----
@@ -81,9 +81,9 @@ fn a_tool_that_is_blocked_between_two_attempts_answers_with_what_it_said() {
     let (mut call, _) = world.begin(request(&policy), &policy);
     world.on(&mut call, CallEvent::Ran(http(503)));
     approval::blocked(&mut world, &policy);
-    let (result, kept) = finished_keeping(world.wake(&mut call));
+    let (result, deferred) = finished_with_deferred(world.wake(&mut call));
     assert_eq!((code(&result), message(&result)), (Some(Code::ToolBlocked), "it failed"));
-    assert_eq!((world.runs, kept), (1, vec![]));
+    assert_eq!((world.runs, deferred), (1, vec![]));
     assert!(!world.blocked(Code::ToolBlocked), "it ran");
     // Before the first attempt it is a refusal, and the request is kept for an operator.
     let mut policy = policy;
@@ -93,8 +93,8 @@ fn a_tool_that_is_blocked_between_two_attempts_answers_with_what_it_said() {
     let (mut call, _) = world.begin(request, &policy);
     approval::blocked(&mut world, &policy);
     let step = world.on(&mut call, CallEvent::Answered(ApprovalOutcome::Granted(None)));
-    let (result, kept) = finished_keeping(step);
-    assert!(result.is_refused() && matches!(kept[..], [DeferredWrite::Park(_)]), "{kept:?}");
+    let (result, deferred) = finished_with_deferred(step);
+    assert!(result.is_refused() && matches!(deferred[..], [DeferredWrite::Park(_)]), "{deferred:?}");
     assert!(world.blocked(Code::ToolBlocked));
 }
 
@@ -177,7 +177,7 @@ fn a_caller_whose_deadline_passed_gets_the_state_of_its_call() {
     let (result, _) = answered(world.wake(&mut call));
     assert_eq!(
         result.unknown,
-        Some(UnknownOutcomeInfo { observed: UnknownOutcomeReason::NoAnswer, ended: false })
+        Some(UnknownOutcomeInfo { observed: UnknownOutcomeReason::NoAnswer, is_final: false })
     );
     assert_eq!(result.took, 2 * SECOND);
     assert_eq!(failure(&result).verify.as_deref(), Some("list the payments"));
@@ -254,21 +254,21 @@ fn a_query_for_a_record_returns_its_content() {
         age: SECOND,
         receipt: receipt(),
     };
-    let heard = CallResult::from_verdict(ClaimVerdict::Replay(Box::new(replay)), &policy).unwrap();
-    assert_eq!((heard.ended.as_ref(), heard.recorded), (Ok(&answer("paid")), RecordStatus::Yes));
-    assert_eq!(heard.receipt, Some(receipt()));
-    for (end, ended) in [
+    let response = CallResult::from_verdict(ClaimVerdict::Replay(Box::new(replay)), &policy).unwrap();
+    assert_eq!((response.outcome.as_ref(), response.recorded), (Ok(&answer("paid")), RecordStatus::Yes));
+    assert_eq!(response.receipt, Some(receipt()));
+    for (end, is_final) in [
         (SettleStatus::Settled, true),
         (SettleStatus::NotYet(Some(SECOND)), false),
         (SettleStatus::NotYet(None), false),
     ] {
-        let heard = CallResult::from_verdict(unsettled(end), &policy).unwrap();
-        assert!(heard.is_unknown_outcome());
+        let response = CallResult::from_verdict(unsettled(end), &policy).unwrap();
+        assert!(response.is_unknown_outcome());
         assert_eq!(
-            heard.unknown,
-            Some(UnknownOutcomeInfo { observed: UnknownOutcomeReason::ConnectionLost, ended })
+            response.unknown,
+            Some(UnknownOutcomeInfo { observed: UnknownOutcomeReason::ConnectionLost, is_final })
         );
-        assert_eq!((heard.recorded, heard.receipt.is_some()), (RecordStatus::Yes, ended));
+        assert_eq!((response.recorded, response.receipt.is_some()), (RecordStatus::Yes, is_final));
     }
     assert_eq!(CallResult::from_verdict(ClaimVerdict::Follow(receipt().key), &policy), None, "it goes on");
 }
@@ -277,14 +277,14 @@ fn a_query_for_a_record_returns_its_content() {
 fn an_unknown_outcome_names_the_command_that_resolves_it() {
     let policy = policy(ToolClass::Mutating);
     let request = request(&policy);
-    let told = |verdict| {
+    let message_of = |verdict| {
         let result = CallResult::from_verdict(verdict, &policy).unwrap();
         result.to_envelope(&request).error.unwrap().message
     };
     let command = format!("steadfast resolve {} --ran", receipt().key.fingerprint());
-    assert!(told(unsettled(SettleStatus::Settled)).contains(&command));
+    assert!(message_of(unsettled(SettleStatus::Settled)).contains(&command));
     assert!(
-        !told(unsettled(SettleStatus::NotYet(None))).contains("steadfast resolve"),
+        !message_of(unsettled(SettleStatus::NotYet(None))).contains("steadfast resolve"),
         "it cannot be known yet"
     );
     let failed = ReplayedResult {
@@ -293,7 +293,7 @@ fn an_unknown_outcome_names_the_command_that_resolves_it() {
         age: SECOND,
         receipt: receipt(),
     };
-    assert!(!told(ClaimVerdict::Replay(Box::new(failed))).contains("steadfast resolve"));
+    assert!(!message_of(ClaimVerdict::Replay(Box::new(failed))).contains("steadfast resolve"));
 }
 
 #[test]
@@ -315,15 +315,15 @@ fn an_unrecorded_unknown_outcome_says_what_was_seen_and_how_to_check() {
         CallTestWorld::new().drive(request(&policy), &policy, &at_once(ended_with(reset, "reset", None)));
     assert_eq!(
         result.unknown,
-        Some(UnknownOutcomeInfo { observed: UnknownOutcomeReason::ConnectionLost, ended: false })
+        Some(UnknownOutcomeInfo { observed: UnknownOutcomeReason::ConnectionLost, is_final: false })
     );
     assert_eq!(failure(&result).verify.as_deref(), Some("list the payments"));
     assert!(message(&result).contains("(reset)"), "{}", message(&result));
     // The tool's own message is passed on unchanged.
-    let said = Some(answer("Request timed out"));
-    let outcome = ended_with(FaultSource::IsError, "Request timed out", said.clone());
+    let output = Some(answer("Request timed out"));
+    let outcome = ended_with(FaultSource::IsError, "Request timed out", output.clone());
     let result = CallTestWorld::new().drive(request(&policy), &policy, &at_once(outcome));
-    assert_eq!((code(&result), &failure(&result).output), (Some(Code::OutcomeUnknown), &said));
+    assert_eq!((code(&result), &failure(&result).output), (Some(Code::OutcomeUnknown), &output));
     assert!(!message(&result).contains("(Request timed out)"), "{}", message(&result));
     // A clear answer leaves nothing unknown.
     let result = CallTestWorld::new().drive(request(&policy), &policy, &at_once(http(400)));
@@ -333,7 +333,7 @@ fn an_unrecorded_unknown_outcome_says_what_was_seen_and_how_to_check() {
 #[test]
 fn the_message_of_an_unknown_outcome_names_the_status_once() {
     let policy = policy(ToolClass::Mutating);
-    for (words, told) in
+    for (words, details) in
         [("bad gateway", Some("HTTP 502: bad gateway")), ("502 Bad Gateway", Some("502 Bad Gateway"))]
     {
         let mut world = CallTestWorld::new();
@@ -341,7 +341,7 @@ fn the_message_of_an_unknown_outcome_names_the_status_once() {
         world.on(&mut call, CallEvent::Ran(ended_with(FaultSource::Http { status: 502 }, words, None)));
         let record = world.store.records.iter().next().unwrap();
         let DedupeState::Unknown(unknown) = &record.state else { panic!("{record:?}") };
-        assert_eq!(unknown.details.as_deref(), told);
+        assert_eq!(unknown.details.as_deref(), details);
     }
 }
 
@@ -363,11 +363,11 @@ fn a_call_says_that_it_runs_again_by_itself_only_where_it_does() {
         let result = world.drive(request, &policy, &at_once(outcome));
         assert_eq!(
             result.unknown,
-            Some(UnknownOutcomeInfo { observed: UnknownOutcomeReason::ErrorAnswer, ended: true })
+            Some(UnknownOutcomeInfo { observed: UnknownOutcomeReason::ErrorAnswer, is_final: true })
         );
         assert_eq!(failure(&result).retry_after, again, "{explicit} {critical} {after_unknown:?}");
-        let held = world.store.records.iter().next().unwrap().expires.is_none();
-        assert_eq!(held, critical || after_unknown == Hold, "{critical} {after_unknown:?}");
+        let is_held = world.store.records.iter().next().unwrap().expires.is_none();
+        assert_eq!(is_held, critical || after_unknown == Hold, "{critical} {after_unknown:?}");
     }
 }
 
@@ -409,9 +409,9 @@ fn an_unknown_outcome_that_is_settled_when_it_can_be_recorded_is_recorded_as_tha
     world.store.faults.push_back(Some(StoreFault::NotDone));
     let outcome = ended_with(FaultSource::IsError, "Request timed out", None);
     assert_eq!(world.on(&mut call, CallEvent::Ran(outcome)), NextStep::Wait);
-    let (result, kept) = finished_keeping(world.wake(&mut call));
+    let (result, deferred) = finished_with_deferred(world.wake(&mut call));
     assert_eq!(result.recorded, RecordStatus::No);
-    let [DeferredWrite::Save(save)] = &kept[..] else { panic!("{kept:?}") };
+    let [DeferredWrite::Save(save)] = &deferred[..] else { panic!("{deferred:?}") };
     let RunOutcome::Unknown(ending) = &save.ending else { panic!("{save:?}") };
     assert_eq!(ending.settles, SettleDelay::Settled);
 }
@@ -471,11 +471,11 @@ fn retry_in_shadow_reports_the_failure_of_enforce() {
         let mut world = CallTestWorld::new();
         let result = world.drive(request, &policy, &at_once(http(503)));
         assert_eq!(result.status(), CallStatus::RetriableError, "{result:?}");
-        let told = |notice: &CallNotice| {
+        let is_deadline_failure = |notice: &CallNotice| {
             matches!(notice, CallNotice::WouldHave(ShadowDecision::Failed(Code::DeadlineExceeded)))
         };
         let all = world.count(|notice| matches!(notice, CallNotice::WouldHave(_)));
-        (world.count(told), all)
+        (world.count(is_deadline_failure), all)
     };
     let three = NonZeroU32::new(3).unwrap();
     assert_eq!(would_have(three, Some(START + 10 * MS)), (1, 1));
@@ -484,7 +484,7 @@ fn retry_in_shadow_reports_the_failure_of_enforce() {
 
 #[test]
 fn a_store_failure_is_reported_as_a_refusal_only_if_shadow_mode_hides_one() {
-    for (mode, class, told) in [
+    for (mode, class, expected) in [
         (EnforcementMode::Enforce, ToolClass::Mutating, 0),
         (EnforcementMode::Shadow, ToolClass::Idempotent, 0),
         (EnforcementMode::Shadow, ToolClass::Mutating, 1),
@@ -496,6 +496,6 @@ fn a_store_failure_is_reported_as_a_refusal_only_if_shadow_mode_hides_one() {
         world.store.faults = [Some(StoreFault::NotDone); 3].into();
         world.drive(request(&policy), &policy, &at_once(paid()));
         let count = world.count(|notice| matches!(notice, CallNotice::WouldHave(_)));
-        assert_eq!(count, told, "{mode:?} {class:?}");
+        assert_eq!(count, expected, "{mode:?} {class:?}");
     }
 }

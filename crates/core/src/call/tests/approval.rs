@@ -77,9 +77,9 @@ fn a_grant_for_one_call_stays_spent_when_the_tool_was_called_and_refused() {
     let mut world = CallTestWorld::new();
     world.grant_once(&request(&policy), &policy);
     let (mut call, _) = world.begin(request(&policy), &policy);
-    let (result, kept) = finished_keeping(world.on(&mut call, CallEvent::Ran(http(413))));
+    let (result, deferred) = finished_with_deferred(world.on(&mut call, CallEvent::Ran(http(413))));
     assert_eq!((code(&result), world.runs), (Some(Code::ToolError), 1));
-    assert_eq!(kept, vec![]);
+    assert_eq!(deferred, vec![]);
     assert_eq!(code(&world.drive(request(&policy), &policy, &[])), Some(Code::ApprovalRequired));
 }
 
@@ -100,9 +100,9 @@ fn of_two_calls_that_saw_one_grant_one_runs_and_the_other_asks_again() {
         match channel {
             ApprovalChannel::Interactive => assert_eq!(name_of(&step), "Ask"),
             ApprovalChannel::Headless => {
-                let (result, kept) = finished_keeping(step);
+                let (result, deferred) = finished_with_deferred(step);
                 assert_eq!(code(&result), Some(Code::ApprovalRequired));
-                assert!(matches!(&kept[..], [DeferredWrite::Park(_)]), "{kept:?}");
+                assert!(matches!(&deferred[..], [DeferredWrite::Park(_)]), "{deferred:?}");
                 assert_eq!(world.store.records.len(), 1, "its claim is released");
             }
         }
@@ -115,10 +115,10 @@ fn without_an_approver_the_call_is_refused_at_once_and_parked() {
     let policy = asking();
     let mut world = CallTestWorld::new();
     let (_, step) = world.begin(request(&policy), &policy);
-    let (result, kept) = finished_keeping(step);
+    let (result, deferred) = finished_with_deferred(step);
     assert_eq!((code(&result), rule(&result)), (Some(Code::ApprovalRequired), "trust.escalated"));
     assert_eq!((world.steps.as_slice(), world.store.writes), (["Look", "Finish"].as_slice(), 0));
-    let [DeferredWrite::Park(ask)] = &kept[..] else { panic!("{kept:?}") };
+    let [DeferredWrite::Park(ask)] = &deferred[..] else { panic!("{deferred:?}") };
     assert!(!ask.operator_only);
     // When granted, the next such call passes.
     world.grant_once(&request(&policy), &policy);
@@ -152,9 +152,9 @@ fn an_approval_from_before_the_block_does_not_let_the_tool_run() {
             step = world.on_only(&mut call, event).unwrap();
         }
         blocked(&mut world, &policy);
-        let (result, kept) = finished_keeping(world.serve(&mut call, step));
+        let (result, deferred) = finished_with_deferred(world.serve(&mut call, step));
         assert_eq!((code(&result), world.runs), (Some(Code::ToolBlocked), 0), "{channel:?}");
-        assert!(kept.iter().any(|kept| matches!(kept, DeferredWrite::GiveBack { .. })), "{kept:?}");
+        assert!(deferred.iter().any(|write| matches!(write, DeferredWrite::GiveBack { .. })), "{deferred:?}");
     }
 }
 
@@ -220,9 +220,10 @@ fn an_approval_is_still_good_when_its_call_ends_without_an_attempt() {
         }
         let step = world.on_only(&mut call, CallEvent::Started(StartVerdict::Lost)).unwrap();
         assert!(matches!(step, NextStep::Claim(_)), "it looks up its record: {step:?}");
-        let told = end.clone();
-        let (_, kept) = finished_keeping(world.on_only(&mut call, CallEvent::Claimed(end)).unwrap());
-        assert!(matches!(&kept[..], [DeferredWrite::GiveBack { .. }]), "{told:?}: {kept:?}");
+        let event = end.clone();
+        let (_, deferred) =
+            finished_with_deferred(world.on_only(&mut call, CallEvent::Claimed(end)).unwrap());
+        assert!(matches!(&deferred[..], [DeferredWrite::GiveBack { .. }]), "{event:?}: {deferred:?}");
     }
 }
 
@@ -231,8 +232,9 @@ fn a_denial_is_final_for_this_call_and_not_stored() {
     let policy = asking();
     let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(interactive(&policy, "k"), &policy);
-    let (result, kept) = finished_keeping(world.on(&mut call, CallEvent::Answered(ApprovalOutcome::Denied)));
-    assert_eq!((code(&result), kept), (Some(Code::ApprovalDenied), vec![]));
+    let (result, deferred) =
+        finished_with_deferred(world.on(&mut call, CallEvent::Answered(ApprovalOutcome::Denied)));
+    assert_eq!((code(&result), deferred), (Some(Code::ApprovalDenied), vec![]));
     assert_eq!((world.store.state(), world.runs), ("none", 0));
     assert!(world.has(&CallNotice::ApprovalEnded { granted: false }));
     let (_, step) = world.begin(interactive(&policy, "k"), &policy);
@@ -254,9 +256,9 @@ fn every_approval_that_is_reported_is_also_reported_to_end() {
         let (mut call, step) = world.begin(interactive(&policy, "k"), &policy);
         assert_eq!(name_of(&step), "Ask");
         world.on(&mut call, end.clone());
-        let asked = world.count(|notice| *notice == CallNotice::ApprovalAsked);
+        let requests = world.count(|notice| *notice == CallNotice::ApprovalAsked);
         let over = world.count(|notice| matches!(notice, CallNotice::ApprovalEnded { .. }));
-        assert_eq!((asked, over), (1, 1), "{end:?}");
+        assert_eq!((requests, over), (1, 1), "{end:?}");
     }
 }
 
@@ -275,9 +277,9 @@ fn an_unanswered_question_is_parked_when_its_time_is_over_and_within_the_deadlin
             "Stay",
             "a timer that fires early"
         );
-        let (result, kept) = finished_keeping(world.wake(&mut call));
+        let (result, deferred) = finished_with_deferred(world.wake(&mut call));
         assert_eq!((code(&result), world.store.state()), (Some(Code::ApprovalRequired), "none"));
-        assert!(matches!(&kept[..], [DeferredWrite::Park(_)]), "{kept:?}");
+        assert!(matches!(&deferred[..], [DeferredWrite::Park(_)]), "{deferred:?}");
     }
 }
 
@@ -289,7 +291,7 @@ fn a_follower_of_a_refused_leader_gets_that_refusal_and_elsewhere_claims_for_its
     let (mut here, _) = world.begin(interactive(&policy, "k"), &policy);
     let (mut elsewhere, _) = world.begin(interactive(&policy, "k"), &policy);
     let refused = finished(world.on(&mut leader, CallEvent::Answered(ApprovalOutcome::Denied)));
-    let refusal = Box::new(refused.ended.unwrap_err());
+    let refusal = Box::new(refused.outcome.unwrap_err());
     let result = finished(world.on(&mut here, CallEvent::Woke(WakeReason::LeaderRefused(refusal))));
     assert_eq!((code(&result), result.provenance), (Some(Code::ApprovalDenied), Provenance::Fresh));
     assert_eq!(name_of(&world.on(&mut elsewhere, CallEvent::Woke(WakeReason::Changed))), "Ask");
@@ -318,9 +320,9 @@ fn a_blocked_tool_is_for_operators_only() {
     let tool = request(&policy).tool;
     world.trust.block_tool(&tool, "an operator said so", crate::trust::NotifyChoice::No, world.now);
     let (_, step) = world.begin(interactive(&policy, "k"), &policy);
-    let (result, kept) = finished_keeping(step);
+    let (result, deferred) = finished_with_deferred(step);
     assert_eq!(code(&result), Some(Code::ToolBlocked));
-    let [DeferredWrite::Park(ask)] = &kept[..] else { panic!("{kept:?}") };
+    let [DeferredWrite::Park(ask)] = &deferred[..] else { panic!("{deferred:?}") };
     assert!(ask.operator_only);
 }
 

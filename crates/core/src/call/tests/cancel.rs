@@ -56,7 +56,7 @@ fn a_run_without_a_caller_is_still_retried_and_still_limited_in_time() {
     assert!(matches!(world.wake(&mut call), NextStep::Cut(CutReason::Silent(_))));
     assert_eq!(name_of(&world.on(&mut call, CallEvent::Ran(timed_out()))), "Wait");
     assert_eq!(name_of(&world.wake(&mut call)), "Run");
-    assert!(finished(world.on(&mut call, CallEvent::Ran(paid()))).ended.is_ok());
+    assert!(finished(world.on(&mut call, CallEvent::Ran(paid()))).outcome.is_ok());
 }
 
 #[test]
@@ -125,8 +125,8 @@ fn a_response_to_a_cancellation_is_not_a_result() {
         assert_eq!(world.store.state(), "unknown", "{name}");
         assert!(world.has(&CallNotice::OutcomeUnknown { of_earlier: None }), "{name}");
         let policy = call.policy().clone();
-        let told = world.drive(request(&policy), &policy, &[]);
-        assert_eq!((code(&told), world.runs), (Some(Code::OutcomeUnknown), 1), "{name}");
+        let result = world.drive(request(&policy), &policy, &[]);
+        assert_eq!((code(&result), world.runs), (Some(Code::OutcomeUnknown), 1), "{name}");
     }
 }
 
@@ -151,12 +151,14 @@ fn a_cancel_of_what_is_being_cut_ends_nothing_twice() {
 fn a_caller_is_answered_once_and_the_tool_is_cancelled_when_the_last_one_leaves() {
     let withdrawn: fn(&mut CallTestWorld, &mut Call) -> NextStep =
         |world, call| world.on(call, CallEvent::Cancelled(OtherWaiters::Waiting));
-    let gone: fn(&mut CallTestWorld, &mut Call) -> NextStep =
+    let disconnected: fn(&mut CallTestWorld, &mut Call) -> NextStep =
         |world, call| world.on(call, CallEvent::Disconnected(OtherWaiters::Waiting));
-    let told: fn(&mut CallTestWorld, &mut Call) -> NextStep = CallTestWorld::wake;
-    for (name, leave, first) in
-        [("withdrawn", withdrawn, "Answer"), ("gone", gone, "Stay"), ("told that it runs", told, "Answer")]
-    {
+    let unknown: fn(&mut CallTestWorld, &mut Call) -> NextStep = CallTestWorld::wake;
+    for (name, leave, first) in [
+        ("withdrawn", withdrawn, "Answer"),
+        ("gone", disconnected, "Stay"),
+        ("told that it runs", unknown, "Answer"),
+    ] {
         let policy = policy(ToolClass::Mutating).for_gateway();
         let mut world = CallTestWorld::new();
         let (mut call, _) = world.begin(keyless(&policy), &policy);
@@ -230,8 +232,8 @@ fn a_caller_that_leaves_before_the_attempt_leaves_no_record() {
     let mut policy = policy(ToolClass::Mutating);
     policy.approval.when = ApprovalTrigger::Always;
     let mut world = CallTestWorld::new();
-    let asked = from_envelope_on(&keyed("k"), &policy, ApprovalChannel::Interactive);
-    let (mut call, _) = world.begin(asked, &policy);
+    let interactive = from_envelope_on(&keyed("k"), &policy, ApprovalChannel::Interactive);
+    let (mut call, _) = world.begin(interactive, &policy);
     world.on_only(&mut call, CallEvent::Answered(ApprovalOutcome::Granted(None))).unwrap();
     // The answer to the start is so late that the lease has to be renewed first.
     world.now = world.now + policy.dedupe.keep.lease;
@@ -248,8 +250,8 @@ fn an_answer_that_comes_without_a_caller_and_cannot_be_saved_is_kept() {
         let (mut world, mut call) = column(CancelColumn::Unsafe);
         world.on(&mut call, event.clone());
         world.store.faults.push_back(Some(StoreFault::NotDone));
-        let (_, kept) = finished_keeping(world.on(&mut call, CallEvent::Ran(paid())));
-        let [DeferredWrite::Save(save)] = &kept[..] else { panic!("{event:?}: {kept:?}") };
+        let (_, deferred) = finished_with_deferred(world.on(&mut call, CallEvent::Ran(paid())));
+        let [DeferredWrite::Save(save)] = &deferred[..] else { panic!("{event:?}: {deferred:?}") };
         world.store.save(save, world.now);
         assert_eq!(world.store.state(), "done", "{event:?}");
     }
@@ -261,9 +263,9 @@ fn a_cancel_during_an_unanswered_claim_keeps_its_release() {
     let mut world = CallTestWorld::new();
     let (mut call, step) = world.begin_only(request(&policy), &policy);
     let NextStep::Claim(claim) = step else { panic!("{step:?}") };
-    let (_, kept) = finished_keeping(world.on(&mut call, CallEvent::Cancelled(OtherWaiters::None)));
+    let (_, deferred) = finished_with_deferred(world.on(&mut call, CallEvent::Cancelled(OtherWaiters::None)));
     world.store.claim(&claim, world.now);
-    let [DeferredWrite::Release(release)] = &kept[..] else { panic!("{kept:?}") };
+    let [DeferredWrite::Release(release)] = &deferred[..] else { panic!("{deferred:?}") };
     world.store.release(release);
     assert_eq!(world.store.state(), "none");
     assert!(!open(&world));
@@ -276,9 +278,9 @@ fn when_the_callers_time_is_up_it_is_answered_and_the_record_stays() {
         let step = world.wake(&mut call);
         match at {
             CancelColumn::NotStarted => {
-                let (result, kept) = finished_keeping(step);
+                let (result, deferred) = finished_with_deferred(step);
                 assert_eq!((code(&result), world.store.state()), (Some(Code::ApprovalRequired), "none"));
-                assert!(matches!(&kept[..], [DeferredWrite::Park(_)]), "{kept:?}");
+                assert!(matches!(&deferred[..], [DeferredWrite::Park(_)]), "{deferred:?}");
             }
             CancelColumn::Safe => {
                 assert_eq!(step, NextStep::Cut(CutReason::Silent(10 * SECOND)));
@@ -348,9 +350,9 @@ fn an_unknown_outcome_is_returned_again_until_it_was_delivered() {
     let (mut world, mut call) = column(CancelColumn::Unsafe);
     finished(world.on(&mut call, CallEvent::Ran(timed_out())));
     let policy = call.policy().clone();
-    let told = world.drive(request(&policy), &policy, &[]);
-    assert_eq!(code(&told), Some(Code::OutcomeUnknown));
-    world.deliver(&told);
+    let result = world.drive(request(&policy), &policy, &[]);
+    assert_eq!(code(&result), Some(Code::OutcomeUnknown));
+    world.deliver(&result);
     world.pass(11 * SECOND);
     let again = world.drive(request(&policy), &policy, &[]);
     assert_eq!(code(&again), Some(Code::OutcomeUnknown), "an explicit key returns it until it is resolved");
@@ -359,7 +361,7 @@ fn an_unknown_outcome_is_returned_again_until_it_was_delivered() {
     let (mut call, _) = world.begin(keyless(&policy), &policy);
     let first = finished(world.on(&mut call, CallEvent::Ran(timed_out())));
     assert_eq!(
-        (first.ended.as_ref().unwrap_err().retry_after, first.receipt.is_none()),
+        (first.outcome.as_ref().unwrap_err().retry_after, first.receipt.is_none()),
         (Some(30 * SECOND), true)
     );
     // A caller that calls again waits as long as that is useful, and gets the unknown outcome again or a final
@@ -378,7 +380,7 @@ fn an_unknown_outcome_is_returned_again_until_it_was_delivered() {
     assert_eq!(world.count(|notice| matches!(notice, CallNotice::GuardTripped { .. })), 0);
     world.pass(SECOND);
     assert!(
-        world.drive(keyless(&policy), &policy, &at_once(paid())).ended.is_ok(),
+        world.drive(keyless(&policy), &policy, &at_once(paid())).outcome.is_ok(),
         "ten seconds after telling it runs"
     );
 }

@@ -14,12 +14,12 @@ fn guard_after(
     world: &CallTestWorld,
     request: &CallRequest,
     policy: &CallPolicy,
-    hears: &[GuardTestEvent],
+    events: &[GuardTestEvent],
 ) -> String {
     let mut guard = LoopGuard::default();
     let call = GuardedCall { tool: &request.tool, arguments: request.digest, turn: None };
-    for heard in hears {
-        match heard {
+    for event in events {
+        match event {
             GuardTestEvent::Begin(at) => guard.begin(&policy.guard, call, *at),
             GuardTestEvent::Abandon => guard.abandon(&policy.guard, call, world.now),
             GuardTestEvent::Failure(message) => {
@@ -51,8 +51,8 @@ fn the_guard_counts_a_call_when_it_begins_and_once() {
     let policy = policy(ToolClass::Mutating);
     let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
-    let begun = GuardTestEvent::Begin(START);
-    assert_eq!(guard_of(&world), guard_after(&world, call.request(), &policy, &[begun]));
+    let begin = GuardTestEvent::Begin(START);
+    assert_eq!(guard_of(&world), guard_after(&world, call.request(), &policy, &[begin]));
     world.pass(SECOND);
     world.on(&mut call, CallEvent::Ran(http(400)));
     let all = [GuardTestEvent::Begin(START), GuardTestEvent::Failure("it failed")];
@@ -64,13 +64,13 @@ fn a_tool_that_asks_first_is_nothing_to_count_for_the_guard() {
     let mut policy = policy(ToolClass::Mutating);
     let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
-    finished(world.on(&mut call, CallEvent::Ran(asks())));
+    finished(world.on(&mut call, CallEvent::Ran(input_required())));
     let all = [GuardTestEvent::Begin(START), GuardTestEvent::Abandon];
     assert_eq!(guard_of(&world), guard_after(&world, call.request(), &policy, &all));
     policy.modes.guard = EnforcementMode::Off;
     let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
-    finished(world.on(&mut call, CallEvent::Ran(asks())));
+    finished(world.on(&mut call, CallEvent::Ran(input_required())));
     assert_eq!(guard_of(&world), guard_after(&world, call.request(), &policy, &[]));
 }
 
@@ -150,7 +150,7 @@ fn a_refusal_with_a_retry_time_does_not_say_do_not_retry() {
     world.limiter.release();
     for trips in [0, 1] {
         let refused = world.drive(request(&policy), &policy, &[]);
-        assert!(refused.ended.as_ref().is_err_and(|failure| failure.retry_after.is_some()));
+        assert!(refused.outcome.as_ref().is_err_and(|failure| failure.retry_after.is_some()));
         assert_eq!(layers(&refused), []);
         let tripped = world.count(|notice| matches!(notice, CallNotice::GuardTripped { .. }));
         assert_eq!(tripped, trips, "the guard has seen it all the same");
@@ -223,8 +223,8 @@ fn an_approval_that_was_spent_is_good_for_the_claim_that_is_made_again() {
     let spent = world.approvals.spend(grant, owner.digest(), world.now);
     // The record is gone when the start is written.
     let record = call.claimed_record().unwrap();
-    let gone = RecordWrite::Remove { key: record.key, index: record.index };
-    world.store.records.apply(gone);
+    let removal = RecordWrite::Remove { key: record.key, index: record.index };
+    world.store.records.apply(removal);
     let step = world.on(&mut call, CallEvent::Spent(spent));
     assert_eq!(name_of(&step), "Run");
     assert_eq!(world.steps, ["ClaimOnly", "Spend", "Start", "ClaimOnly", "Start", "Run"]);
@@ -258,15 +258,17 @@ fn a_failed_attempt_is_reported_with_the_message_of_the_tool() {
     world.on(&mut call, CallEvent::Ran(http(503)));
     world.wake(&mut call);
     world.on(&mut call, CallEvent::Ran(http(400)));
-    let said: Vec<_> = world
+    let failures: Vec<_> = world
         .notices
         .iter()
         .filter_map(|notice| match notice {
-            CallNotice::AttemptEnded { failure: Some(failure), .. } => Some((&*failure.said, failure.nature)),
+            CallNotice::AttemptEnded { failure: Some(failure), .. } => {
+                Some((&*failure.message, failure.nature))
+            }
             _ => None,
         })
         .collect();
-    assert_eq!(said, [("it failed", FaultNature::Transient), ("it failed", FaultNature::Permanent)]);
+    assert_eq!(failures, [("it failed", FaultNature::Transient), ("it failed", FaultNature::Permanent)]);
     let retriable: Vec<bool> = call.attempts().iter().map(|fact| fact.retriable).collect();
     assert_eq!(retriable, [true, false]);
 }
@@ -279,11 +281,11 @@ fn a_cut_attempt_has_ended_when_its_end_was_seen() {
     let request = CallRequest { end: AttemptEndVisibility::Visible, ..keyless(&policy) };
     let (mut call, _) = world.begin(request, &policy);
     world.wake(&mut call);
-    let ended =
+    let ended_attempts =
         |world: &CallTestWorld| world.count(|notice| matches!(notice, CallNotice::AttemptEnded { .. }));
-    assert_eq!((ended(&world), call.attempts().len()), (0, 0));
+    assert_eq!((ended_attempts(&world), call.attempts().len()), (0, 0));
     world.on(&mut call, CallEvent::Settled);
-    assert_eq!((ended(&world), call.attempts().len(), call.outcomes().len()), (1, 1, 1));
+    assert_eq!((ended_attempts(&world), call.attempts().len(), call.outcomes().len()), (1, 1, 1));
 }
 
 #[test]
@@ -338,12 +340,12 @@ fn an_attempt_that_could_not_be_sent_is_replayed_as_that() {
         (step, call.outcomes().to_vec(), world.store.state())
     };
     let (step, outcomes, state) = after(RunnerKind::Driver, not_sent());
-    let told = finished(step);
-    assert_eq!((code(&told), state), (Some(Code::UpstreamUnavailable), "none"));
+    let result = finished(step);
+    assert_eq!((code(&result), state), (Some(Code::UpstreamUnavailable), "none"));
     let [RecordedAttempt::Failed(failed)] = &outcomes[..] else { panic!("{outcomes:?}") };
     assert_eq!(failed.manner, RecordedFailureKind::NotRun);
     let (step, again, state) = after(RunnerKind::Driver, AttemptReport::Replayed(failed.clone()));
-    assert_eq!((code(&finished(step)), state), (code(&told), "none"));
+    assert_eq!((code(&finished(step)), state), (code(&result), "none"));
     assert!(
         matches!(&again[..], [RecordedAttempt::Failed(again)] if again.manner == RecordedFailureKind::NotRun),
         "{again:?}"

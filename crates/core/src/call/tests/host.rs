@@ -27,8 +27,8 @@ fn a_silent_host_says_nothing_about_its_tool() {
             }
             _ => answered(world.wake(&mut call)).0,
         };
-        let told = if class == ToolClass::Mutating { Code::OutcomeUnknown } else { Code::Timeout };
-        assert_eq!(code(&result), Some(told), "{class:?}: no host is left for another attempt");
+        let expected = if class == ToolClass::Mutating { Code::OutcomeUnknown } else { Code::Timeout };
+        assert_eq!(code(&result), Some(expected), "{class:?}: no host is left for another attempt");
         assert_eq!(counted(&world, &call), (0, 0, false), "{class:?}");
         if class == ToolClass::Mutating {
             // What the record still waits for ends as well.
@@ -89,8 +89,8 @@ fn an_order_that_never_reached_its_host_is_as_if_it_had_not_been() {
         for _ in 0..2 {
             let (mut call, step) = world.begin(hosted(&policy), &policy);
             assert_eq!(name_of(&step), "Run", "{class:?}");
-            let gone = FaultSource::Transport { error: TransportError::ConnectionClosed, written: false };
-            let fault = AttemptFault::new(gone, "the host was gone");
+            let closed = FaultSource::Transport { error: TransportError::ConnectionClosed, written: false };
+            let fault = AttemptFault::new(closed, "the host was gone");
             let result = finished(world.on(&mut call, CallEvent::Ran(AttemptReport::NotRun { fault })));
             assert_eq!((code(&result), world.store.state()), (Some(Code::Cancelled), "none"), "{class:?}");
             assert_eq!((counted(&world, &call), world.limiter.in_flight()), ((0, 0, false), 0), "{class:?}");

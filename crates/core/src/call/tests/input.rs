@@ -15,8 +15,8 @@ fn a_question_is_given_to_its_caller_and_the_claim_is_given_back() {
     for class in [ToolClass::ReadOnly, ToolClass::Idempotent, ToolClass::Mutating, ToolClass::Unknown] {
         let policy = policy(class);
         let mut world = CallTestWorld::new();
-        let result = world.drive(request(&policy), &policy, &at_once(asks()));
-        assert_eq!(result.ended, Ok(answer("which account?")), "{class:?}");
+        let result = world.drive(request(&policy), &policy, &at_once(input_required()));
+        assert_eq!(result.outcome, Ok(answer("which account?")), "{class:?}");
         assert_eq!(
             (result.stage, result.recorded),
             (ResultStage::InputRequired, RecordStatus::NotAsked),
@@ -34,7 +34,7 @@ fn a_fresh_call_after_a_question_is_asked_again_and_the_next_round_runs_once() {
     let policy = policy(ToolClass::Mutating);
     let mut world = CallTestWorld::new();
     for _ in 0..2 {
-        world.drive(request(&policy), &policy, &at_once(asks()));
+        world.drive(request(&policy), &policy, &at_once(input_required()));
     }
     assert_eq!(world.runs, 2, "a question is never replayed");
     let first = world.drive(next_round(&policy), &policy, &at_once(paid()));
@@ -51,10 +51,10 @@ fn a_follower_of_a_run_that_asks_makes_its_own_claim() {
     let (mut leader, _) = world.begin(request(&policy), &policy);
     let (mut follower, step) = world.begin(request(&policy), &policy);
     assert!(matches!(step, NextStep::Follow(_)));
-    world.on(&mut leader, CallEvent::Ran(asks()));
+    world.on(&mut leader, CallEvent::Ran(input_required()));
     let step = world.on(&mut follower, CallEvent::Woke(WakeReason::Changed));
     assert!(matches!(step, NextStep::Run(_)), "the question was the other's: {step:?}");
-    let result = finished(world.on(&mut follower, CallEvent::Ran(asks())));
+    let result = finished(world.on(&mut follower, CallEvent::Ran(input_required())));
     assert_eq!((result.stage, result.provenance), (ResultStage::InputRequired, Provenance::Fresh));
 }
 
@@ -64,7 +64,7 @@ fn a_question_is_a_good_answer_for_the_breaker() {
     let mut world = CallTestWorld::new();
     open_until_now(&mut world, &policy);
     for _ in 0..2 {
-        world.drive(request(&policy), &policy, &at_once(asks()));
+        world.drive(request(&policy), &policy, &at_once(input_required()));
     }
     assert_eq!(world.breaker_state(&policy), breaker::State::Closed, "two good probes close it");
 }
@@ -76,14 +76,14 @@ fn a_question_is_neither_a_success_nor_a_failure_for_the_guard() {
     let trips =
         |world: &CallTestWorld| world.count(|notice| matches!(notice, CallNotice::GuardTripped { .. }));
     for _ in 0..8 {
-        let result = world.drive(request(&policy), &policy, &at_once(asks()));
+        let result = world.drive(request(&policy), &policy, &at_once(input_required()));
         assert_eq!(result.remarks, []);
     }
     assert_eq!(trips(&world), 0, "asking again and again is no loop of failures");
     // A failure before and one after it are two in a row, despite the question in between.
     let other = from_envelope(&keyed("other"), &policy);
     world.drive(from_envelope(&keyed("first"), &policy), &policy, &at_once(http(400)));
-    world.drive(other, &policy, &at_once(asks()));
+    world.drive(other, &policy, &at_once(input_required()));
     let third = world.drive(from_envelope(&keyed("third"), &policy), &policy, &at_once(http(400)));
     assert_eq!(third.remarks.iter().map(|remark| remark.layer).collect::<Vec<_>>(), [GuardLayer::Loop]);
 }
@@ -96,7 +96,7 @@ fn a_question_says_nothing_about_trust_even_where_the_command_is_dangerous() {
     let envelope = envelope_with(&json!({ "payload": { "params": { "command": "rm -rf /" } } }));
     let request = from_envelope(&envelope, &policy);
     assert!(request.danger.is_some(), "the command of this test is a dangerous one");
-    world.drive(request.clone(), &policy, &at_once(asks()));
+    world.drive(request.clone(), &policy, &at_once(input_required()));
     assert_eq!(world.count(|notice| matches!(notice, CallNotice::TrustChanged(_))), 0);
     world.drive(request, &policy, &at_once(paid()));
     assert_ne!(
@@ -114,15 +114,15 @@ fn a_grant_for_one_call_is_given_back_when_the_tool_only_asks() {
     let mut world = CallTestWorld::new();
     world.grant_once(&request(&policy), &policy);
     let (mut call, _) = world.begin(request(&policy), &policy);
-    let (result, kept) = finished_keeping(world.on(&mut call, CallEvent::Ran(asks())));
+    let (result, deferred) = finished_with_deferred(world.on(&mut call, CallEvent::Ran(input_required())));
     assert_eq!(result.stage, ResultStage::InputRequired);
-    let [DeferredWrite::GiveBack { grant, owner }] = &kept[..] else { panic!("{kept:?}") };
+    let [DeferredWrite::GiveBack { grant, owner }] = &deferred[..] else { panic!("{deferred:?}") };
     world.approvals.return_grant(*grant, Digest::of(b"another owner"));
     assert_eq!(code(&world.drive(next_round(&policy), &policy, &[])), Some(Code::ApprovalRequired));
     world.approvals.return_grant(*grant, owner.digest());
     let (mut call, _) = world.begin(next_round(&policy), &policy);
-    let (result, kept) = finished_keeping(world.on(&mut call, CallEvent::Ran(paid())));
-    assert_eq!((result.stage, kept), (ResultStage::Final, vec![]));
+    let (result, deferred) = finished_with_deferred(world.on(&mut call, CallEvent::Ran(paid())));
+    assert_eq!((result.stage, deferred), (ResultStage::Final, vec![]));
     assert_eq!(
         code(&world.drive(request(&policy), &policy, &[])),
         Some(Code::ApprovalRequired),
@@ -138,8 +138,8 @@ fn a_grant_for_one_call_is_given_back_when_the_tool_only_asks() {
     let (mut call, _) = world.begin(request(&policy), &policy);
     assert_eq!(name_of(&world.on(&mut call, CallEvent::Ran(http(502)))), "Wait");
     world.wake(&mut call);
-    let (_, kept) = finished_keeping(world.on(&mut call, CallEvent::Ran(asks())));
-    assert_eq!(kept, vec![]);
+    let (_, deferred) = finished_with_deferred(world.on(&mut call, CallEvent::Ran(input_required())));
+    assert_eq!(deferred, vec![]);
 }
 
 #[test]
@@ -147,10 +147,10 @@ fn a_question_that_comes_too_late_leaves_nothing_unknown() {
     let policy = policy(ToolClass::Mutating);
     let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
-    let (told, _) = answered(world.cut(&mut call));
-    assert_eq!(code(&told), Some(Code::OutcomeUnknown));
+    let (response, _) = answered(world.cut(&mut call));
+    assert_eq!(code(&response), Some(Code::OutcomeUnknown));
     assert_eq!(world.store.state(), "unknown");
-    finished(world.on(&mut call, CallEvent::Ran(asks())));
+    finished(world.on(&mut call, CallEvent::Ran(input_required())));
     assert_eq!(world.store.state(), "none", "it has done nothing, so the next call may run");
 }
 
@@ -160,9 +160,9 @@ fn a_claim_that_cannot_be_given_back_is_kept_until_it_can() {
     let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
     world.store.faults.push_back(Some(StoreFault::NotDone));
-    let (result, kept) = finished_keeping(world.on(&mut call, CallEvent::Ran(asks())));
+    let (result, deferred) = finished_with_deferred(world.on(&mut call, CallEvent::Ran(input_required())));
     assert_eq!(result.stage, ResultStage::InputRequired);
-    assert!(matches!(kept.as_slice(), [DeferredWrite::Release(_)]), "{kept:?}");
+    assert!(matches!(deferred.as_slice(), [DeferredWrite::Release(_)]), "{deferred:?}");
 }
 
 #[test]
@@ -174,8 +174,8 @@ fn an_approval_that_the_caller_itself_is_asked_for_leaves_nothing_claimed() {
     let (mut call, step) = world.begin(request, &policy);
     assert!(matches!(step, NextStep::Ask(_)), "{step:?}");
     let question = CallEvent::Answered(ApprovalOutcome::PutToCaller(answer("may it run?")));
-    let (result, kept) = finished_keeping(world.on(&mut call, question));
-    assert_eq!((result.ended, result.stage), (Ok(answer("may it run?")), ResultStage::InputRequired));
-    assert_eq!((world.store.state(), world.runs, kept), ("none", 0, Vec::new()));
+    let (result, deferred) = finished_with_deferred(world.on(&mut call, question));
+    assert_eq!((result.outcome, result.stage), (Ok(answer("may it run?")), ResultStage::InputRequired));
+    assert_eq!((world.store.state(), world.runs, deferred), ("none", 0, Vec::new()));
     assert!(world.has(&CallNotice::ApprovalEnded { granted: false }), "no approval is pending any more");
 }

@@ -268,9 +268,9 @@ fn the_domain_is_what_the_caller_says_else_the_host_else_the_server() {
     let policy = policy(ToolClass::Mutating);
     let domain = |envelope: &Json| from_envelope(envelope, &policy).domain.unwrap();
     let url = json!({ "payload": { "params": { "url": "https://a.example.com/x" } } });
-    let mut told = url.clone();
-    told["target"] = json!({ "domain": "told.example.com" });
-    assert_eq!(domain(&envelope_with(&told)).as_str(), "told.example.com");
+    let mut explicit = url.clone();
+    explicit["target"] = json!({ "domain": "told.example.com" });
+    assert_eq!(domain(&envelope_with(&explicit)).as_str(), "told.example.com");
     assert_eq!(domain(&envelope_with(&url)).as_str(), "a.example.com");
     assert_eq!(domain(&envelope()).as_str(), "bank");
 }
@@ -343,13 +343,13 @@ fn the_status_follows_from_the_code_and_from_what_was_tried() {
         for (retriable, attempts) in [(true, 0), (false, 0), (true, 1), (false, 1)] {
             let envelope =
                 failed(code, retriable, attempts).to_envelope(&request(&policy(ToolClass::Mutating)));
-            let told = (envelope.status, envelope.error.unwrap().retriable);
+            let actual = (envelope.status, envelope.error.unwrap().retriable);
             assert!(
-                !matches!(told, (CallStatus::RetriableError, false) | (CallStatus::Error, true)),
-                "{code}: {told:?}"
+                !matches!(actual, (CallStatus::RetriableError, false) | (CallStatus::Error, true)),
+                "{code}: {actual:?}"
             );
             if code != Code::CircuitOpen {
-                assert_eq!(told, (code.status(retriable), retriable), "{code}");
+                assert_eq!(actual, (code.status(retriable), retriable), "{code}");
             }
         }
     }
@@ -403,7 +403,7 @@ fn remarks_on_a_success_are_in_its_metadata() {
     ] {
         let output =
             ToolOutput { content: RawJson::string("paid"), metadata: metadata.map(RawJson::from_trusted) };
-        let mut result = CallResult { ended: Ok(output.clone()), ..failed(Code::Cancelled, false, 1) };
+        let mut result = CallResult { outcome: Ok(output.clone()), ..failed(Code::Cancelled, false, 1) };
         assert_eq!(
             result.to_envelope(&request).output,
             Some(output),

@@ -44,7 +44,7 @@ fn one_caller_s_deadline_does_not_stop_a_tool_that_others_wait_for() {
         finished(world.on(&mut call, CallEvent::Ran(outcome)));
         assert_eq!(world.store.state(), state);
         let result = finished(world.on(&mut other, CallEvent::Woke(WakeReason::Changed)));
-        assert_eq!(result.ended.map_err(|failure| failure.code), expected);
+        assert_eq!(result.outcome.map_err(|failure| failure.code), expected);
     }
 }
 

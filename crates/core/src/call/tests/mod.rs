@@ -375,12 +375,12 @@ impl CallTestWorld {
             .any(|notice| matches!(notice, CallNotice::CallBlocked { code, .. } if *code == by))
     }
 
-    fn has(&self, wanted: &CallNotice) -> bool {
-        self.notices.contains(wanted)
+    fn has(&self, notice: &CallNotice) -> bool {
+        self.notices.contains(notice)
     }
 
-    fn count(&self, is_meant: impl Fn(&CallNotice) -> bool) -> usize {
-        self.notices.iter().filter(|notice| is_meant(notice)).count()
+    fn count(&self, predicate: impl Fn(&CallNotice) -> bool) -> usize {
+        self.notices.iter().filter(|notice| predicate(notice)).count()
     }
 
     fn breaker_state(&self, policy: &CallPolicy) -> breaker::State {
@@ -397,11 +397,11 @@ impl CallTestWorld {
         self.grant(ApprovalSubject { blocked: true, ..approval_subject(request) }, policy);
     }
 
-    fn grant(&mut self, wanted: ApprovalSubject<'_>, policy: &CallPolicy) {
-        let asked =
-            self.approvals.ask(wanted, &Escalation::routine(wanted.tool), None, &policy.approval, self.now);
+    fn grant(&mut self, subject: ApprovalSubject<'_>, policy: &CallPolicy) {
+        let parked =
+            self.approvals.ask(subject, &Escalation::routine(subject.tool), None, &policy.approval, self.now);
         self.approvals
-            .decide(asked.id, ApprovalDecision::Once, Grantor::Operator, self.now)
+            .decide(parked.id, ApprovalDecision::Once, Grantor::Operator, self.now)
             .expect("the request is open");
     }
 }
@@ -539,7 +539,7 @@ fn paid() -> AttemptReport {
 }
 
 /// The tool asks for input first.
-fn asks() -> AttemptReport {
+fn input_required() -> AttemptReport {
     AttemptReport::InputRequired { output: answer("which account?") }
 }
 
@@ -593,9 +593,9 @@ fn finished(step: NextStep) -> CallResult {
     }
 }
 
-fn finished_keeping(step: NextStep) -> (CallResult, Vec<DeferredWrite>) {
+fn finished_with_deferred(step: NextStep) -> (CallResult, Vec<DeferredWrite>) {
     match step {
-        NextStep::Finish { result, deferred: kept } => (*result, kept),
+        NextStep::Finish { result, deferred } => (*result, deferred),
         other => panic!("the call should be over: {other:?}"),
     }
 }
@@ -608,13 +608,13 @@ fn answered(step: NextStep) -> (CallResult, UpstreamSignal) {
 }
 
 fn code(result: &CallResult) -> Option<Code> {
-    result.ended.as_ref().err().map(|failure| failure.code)
+    result.outcome.as_ref().err().map(|failure| failure.code)
 }
 
 fn rule(result: &CallResult) -> &str {
-    result.ended.as_ref().err().and_then(|failure| failure.rule.as_deref()).unwrap_or_default()
+    result.outcome.as_ref().err().and_then(|failure| failure.rule.as_deref()).unwrap_or_default()
 }
 
 fn message(result: &CallResult) -> &str {
-    result.ended.as_ref().err().map(|failure| &*failure.message).unwrap_or_default()
+    result.outcome.as_ref().err().map(|failure| &*failure.message).unwrap_or_default()
 }

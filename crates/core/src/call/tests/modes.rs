@@ -29,11 +29,11 @@ fn looping(world: &mut CallTestWorld, request: &CallRequest, policy: &CallPolicy
 }
 
 fn would_have(world: &CallTestWorld) -> Vec<ShadowDecision> {
-    let told = |notice: &CallNotice| match notice {
+    let shadow_decision = |notice: &CallNotice| match notice {
         CallNotice::WouldHave(shadowed) => Some(*shadowed),
         _ => None,
     };
-    world.notices.iter().filter_map(told).collect()
+    world.notices.iter().filter_map(shadow_decision).collect()
 }
 
 #[test]
@@ -54,20 +54,21 @@ fn off_makes_changes_delays_refuses_records_and_retries_nothing() {
             assert!(matches!(&step, NextStep::Run(run) if run.deadline.is_none()), "{step:?}");
             assert_eq!(call.wake_at(), None, "there is no limit of time");
             world.pass(Duration::from_secs(86_400));
-            let (result, kept) = finished_keeping(world.on(&mut call, CallEvent::Ran(outcome.clone())));
-            match (&result.ended, outcome) {
+            let (result, deferred) =
+                finished_with_deferred(world.on(&mut call, CallEvent::Ran(outcome.clone())));
+            match (&result.outcome, outcome) {
                 (Ok(output), AttemptReport::Success { .. }) => assert_eq!(*output, answer("paid")),
                 (Err(failure), AttemptReport::Failure { fault, .. }) => {
                     assert_eq!(failure.message, fault.message, "{class:?}: the tool's own words");
                     assert_ne!(failure.code, Code::OutcomeUnknown, "{class:?}");
                 }
-                (ended, outcome) => panic!("{outcome:?} became {ended:?}"),
+                (actual, outcome) => panic!("{outcome:?} became {actual:?}"),
             }
             assert_eq!(
                 (result.attempts, result.recorded, result.remarks),
                 (1, RecordStatus::NotAsked, vec![])
             );
-            assert_eq!((world.store.writes, kept), (0, vec![]));
+            assert_eq!((world.store.writes, deferred), (0, vec![]));
             assert_eq!(
                 format!("{:?}{:?}{:?}{:?}", world.breaker, world.guard, world.trust, world.limiter),
                 before
@@ -107,12 +108,12 @@ fn dedupe_in_shadow_lets_a_failing_store_and_a_lost_fence_change_nothing() {
     policy.modes.dedupe = EnforcementMode::Shadow;
     let mut world = CallTestWorld::new();
     world.store.faults = [Some(StoreFault::Unanswered), Some(StoreFault::NotDone)].into();
-    assert!(world.drive(request(&policy), &policy, &at_once(paid())).ended.is_ok());
+    assert!(world.drive(request(&policy), &policy, &at_once(paid())).outcome.is_ok());
 
     let mut world = CallTestWorld::new();
     world.store.faults = [None, Some(StoreFault::NotDone)].into();
     let result = world.drive(request(&policy), &policy, &at_once(paid()));
-    assert_eq!((result.ended.is_ok(), result.recorded), (true, RecordStatus::NotAsked));
+    assert_eq!((result.outcome.is_ok(), result.recorded), (true, RecordStatus::NotAsked));
 
     let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
@@ -150,7 +151,7 @@ fn the_breaker_in_shadow_refuses_no_call() {
     policy.modes.breaker = EnforcementMode::Shadow;
     let mut world = CallTestWorld::new();
     world.breaker.force_open(None, world.now);
-    assert!(world.drive(request(&policy), &policy, &at_once(paid())).ended.is_ok());
+    assert!(world.drive(request(&policy), &policy, &at_once(paid())).outcome.is_ok());
     assert_eq!(would_have(&world), [ShadowDecision::Refused(Code::CircuitOpen)]);
 }
 
@@ -176,7 +177,7 @@ fn trust_in_shadow_asks_for_no_approval() {
     ] {
         let mut world = CallTestWorld::new();
         let request = from_envelope_on(&keyed("k"), &policy, channel);
-        assert!(world.drive(request, &policy, &at_once(paid())).ended.is_ok());
+        assert!(world.drive(request, &policy, &at_once(paid())).outcome.is_ok());
         assert_eq!(would_have(&world), [shadowed]);
     }
 }
@@ -204,7 +205,7 @@ fn dedupe_in_shadow_drops_a_record_that_is_another_s_or_was_declared_unknown() {
         assert_eq!(name_of(&world.on(&mut call, CallEvent::Ran(not_sent()))), "Wait");
         assert_eq!(name_of(&world.wake(&mut call)), "Run", "{verdict:?}: it is retried all the same");
         let result = finished(world.on(&mut call, CallEvent::Ran(paid())));
-        assert_eq!((result.ended.is_ok(), result.recorded), (true, RecordStatus::NotAsked), "{verdict:?}");
+        assert_eq!((result.outcome.is_ok(), result.recorded), (true, RecordStatus::NotAsked), "{verdict:?}");
         assert_eq!(world.steps, ["Claim", "Run", "Stay", "Wait", "Run", "Finish"], "{verdict:?}");
     }
 }
@@ -235,7 +236,7 @@ fn dedupe_in_shadow_reports_the_result_of_an_enforced_claim() {
     policy.modes = MechanismModes::all(EnforcementMode::Shadow);
     let mut world = CallTestWorld::new();
     world.store.faults = [Some(StoreFault::NotDone); 3].into();
-    assert!(world.drive(request(&policy), &policy, &at_once(paid())).ended.is_ok());
+    assert!(world.drive(request(&policy), &policy, &at_once(paid())).outcome.is_ok());
     assert_eq!(would_have(&world), [ShadowDecision::Refused(Code::StoreUnavailable)]);
 
     let mut world = CallTestWorld::new();
@@ -269,7 +270,7 @@ fn a_withheld_refusal_is_reported_before_a_store_failure() {
     let mut world = CallTestWorld::new();
     looping(&mut world, &request(&policy), &policy);
     world.store.faults = [Some(StoreFault::NotDone); 3].into();
-    assert!(world.drive(request(&policy), &policy, &at_once(paid())).ended.is_ok());
+    assert!(world.drive(request(&policy), &policy, &at_once(paid())).outcome.is_ok());
     assert_eq!(would_have(&world), [ShadowDecision::Refused(Code::LoopDetected)]);
 }
 
@@ -304,7 +305,7 @@ fn dedupe_in_shadow_never_answers_that_the_call_still_runs() {
         );
         assert!(call.wake_at().is_none_or(|at| at > world.now), "{modes:?}: it is reported once");
         assert!(
-            finished(world.on(&mut call, CallEvent::Ran(paid()))).ended.is_ok(),
+            finished(world.on(&mut call, CallEvent::Ran(paid()))).outcome.is_ok(),
             "{modes:?}: the tool's answer"
         );
     }
@@ -316,8 +317,8 @@ fn dedupe_in_shadow_gives_back_nothing_but_what_it_claimed() {
     policy.modes.dedupe = EnforcementMode::Shadow;
     let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin_only(request(&policy), &policy);
-    let (_, kept) = finished_keeping(world.on(&mut call, CallEvent::Cancelled(OtherWaiters::None)));
-    let [DeferredWrite::Release(release)] = &kept[..] else { panic!("{kept:?}") };
+    let (_, deferred) = finished_with_deferred(world.on(&mut call, CallEvent::Cancelled(OtherWaiters::None)));
+    let [DeferredWrite::Release(release)] = &deferred[..] else { panic!("{deferred:?}") };
     let address = request(&policy).address().unwrap();
     assert_eq!(release.key, address.shadowed().own(), "a record that is enforced is not touched");
 }
@@ -376,10 +377,10 @@ fn in_shadow_nothing_is_ended_and_nothing_is_held_back_for_want_of_a_place() {
 fn in_shadow_an_abandoned_call_is_ended_as_in_enforce() {
     let mut policy = policy(ToolClass::Mutating);
     policy.modes = MechanismModes::all(EnforcementMode::Shadow);
-    for told_first in [true, false] {
+    for times_out_first in [true, false] {
         let mut world = CallTestWorld::new();
         let (mut call, _) = world.begin(request(&policy), &policy);
-        if told_first {
+        if times_out_first {
             assert_eq!(world.wake(&mut call), NextStep::Stay, "a caller waits");
             assert_eq!((call.wake_at(), would_have(&world)), (None, vec![ShadowDecision::Cut]));
         }
@@ -387,10 +388,10 @@ fn in_shadow_an_abandoned_call_is_ended_as_in_enforce() {
         assert_eq!(
             world.wake(&mut call),
             NextStep::Cut(CutReason::Silent(policy.time.attempt)),
-            "{told_first}"
+            "{times_out_first}"
         );
         finished(world.on(&mut call, CallEvent::Ran(timed_out())));
-        assert_eq!(world.limiter.in_flight(), 0, "{told_first}: its place is free");
+        assert_eq!(world.limiter.in_flight(), 0, "{times_out_first}: its place is free");
     }
 }
 
@@ -422,10 +423,10 @@ fn the_guard_in_shadow_counts_what_the_tool_said_and_not_what_it_would_have_refu
         MechanismModes { guard: EnforcementMode::Shadow, ..MechanismModes::all(EnforcementMode::Off) };
     let mut world = CallTestWorld::new();
     looping(&mut world, &request(&policy), &policy);
-    assert!(world.drive(request(&policy), &policy, &at_once(paid())).ended.is_ok());
+    assert!(world.drive(request(&policy), &policy, &at_once(paid())).outcome.is_ok());
     assert_eq!(would_have(&world), [ShadowDecision::Refused(Code::LoopDetected)]);
     policy.modes.guard = EnforcementMode::Enforce;
-    assert!(world.drive(request(&policy), &policy, &at_once(paid())).ended.is_ok(), "it has worked since");
+    assert!(world.drive(request(&policy), &policy, &at_once(paid())).outcome.is_ok(), "it has worked since");
 }
 
 #[test]
@@ -445,8 +446,8 @@ fn a_withheld_refusal_is_checked_again_after_a_wait() {
             world.guard.reset(world.now);
         }
         assert_eq!(name_of(&world.on(&mut second, CallEvent::Woke(WakeReason::Changed))), "Run");
-        let told = still_loops.then_some(ShadowDecision::Refused(Code::LoopDetected));
-        assert_eq!(would_have(&world), told.into_iter().collect::<Vec<_>>());
+        let expected = still_loops.then_some(ShadowDecision::Refused(Code::LoopDetected));
+        assert_eq!(would_have(&world), expected.into_iter().collect::<Vec<_>>());
     }
 }
 

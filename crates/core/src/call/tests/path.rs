@@ -96,7 +96,7 @@ fn a_refusal_looks_the_key_up_first_and_writes_nothing() {
         refuse(&mut world, &mut request, &mut policy);
         let writes = world.store.writes;
         let (_, step) = world.begin(request.clone(), &policy);
-        assert_eq!(finished(step).ended, Ok(answer("paid")), "{name}");
+        assert_eq!(finished(step).outcome, Ok(answer("paid")), "{name}");
         assert_eq!((world.store.writes, world.runs), (writes, 1), "{name}");
 
         // A run is in flight: the call waits for it and gets its result.
@@ -107,7 +107,7 @@ fn a_refusal_looks_the_key_up_first_and_writes_nothing() {
         assert_eq!(name_of(&step), "Follow", "{name}");
         finished(world.on(&mut leader, CallEvent::Ran(paid())));
         let result = finished(world.on(&mut call, CallEvent::Woke(WakeReason::Changed)));
-        assert_eq!(result.ended, Ok(answer("paid")), "{name}");
+        assert_eq!(result.outcome, Ok(answer("paid")), "{name}");
     }
 }
 
@@ -207,7 +207,7 @@ fn refusals_are_never_replayed() {
     world.limiter.try_acquire(&policy.limits, world.now).unwrap();
     assert_eq!(code(&world.drive(request(&policy), &policy, &[])), Some(Code::Overloaded));
     world.limiter.release();
-    assert!(world.drive(request(&policy), &policy, &at_once(paid())).ended.is_ok());
+    assert!(world.drive(request(&policy), &policy, &at_once(paid())).outcome.is_ok());
 }
 
 // ---- what may be retried (D4) ----
@@ -346,7 +346,7 @@ fn a_wait_that_is_too_long_ends_the_call_and_is_passed_on() {
     let policy = policy(ToolClass::Mutating);
     let mut world = CallTestWorld::new();
     let result = world.drive(request(&policy), &policy, &at_once(busy(90 * SECOND)));
-    let failure = result.ended.unwrap_err();
+    let failure = result.outcome.unwrap_err();
     assert_eq!((failure.code, failure.retry_after), (Code::RetryExhausted, Some(90 * SECOND)));
 
     let mut world = CallTestWorld::new();
@@ -466,7 +466,7 @@ fn a_refusal_between_two_attempts_has_the_last_message_of_the_tool() {
     };
     let too_many: fn(&mut CallTestWorld, &CallPolicy) =
         |world, policy| world.limiter.try_acquire(&policy.limits, world.now).unwrap();
-    for (happens, expected, why) in [
+    for (happens, expected, reason) in [
         (
             held_back,
             Code::CircuitOpen,
@@ -483,8 +483,8 @@ fn a_refusal_between_two_attempts_has_the_last_message_of_the_tool() {
         assert_eq!(name_of(&world.on(&mut call, CallEvent::Ran(failed))), "Wait");
         happens(&mut world, &policy);
         let result = finished(world.wake(&mut call));
-        assert_eq!((code(&result), message(&result)), (Some(expected), why));
-        let failure = result.ended.unwrap_err();
+        assert_eq!((code(&result), message(&result)), (Some(expected), reason));
+        let failure = result.outcome.unwrap_err();
         assert_eq!((failure.output, failure.retriable), (Some(answer("out of paper")), true), "{expected:?}");
         assert_eq!((world.runs, world.store.state()), (1, "none"), "a refusal is not kept");
     }
@@ -532,9 +532,9 @@ fn at_the_gateway_a_long_call_is_answered_after_55_seconds_and_goes_on() {
         let late = finished(world.on(&mut call, CallEvent::Ran(paid())));
         assert_eq!(late.recorded, RecordStatus::Yes);
         let result = finished(world.on(&mut again, CallEvent::Woke(WakeReason::Changed)));
-        assert_eq!(result.ended, Ok(answer("paid")));
+        assert_eq!(result.outcome, Ok(answer("paid")));
         // Undelivered, the result is stored for the next caller too.
-        assert_eq!(world.drive(keyless(&policy), &policy, &[]).ended, Ok(answer("paid")));
+        assert_eq!(world.drive(keyless(&policy), &policy, &[]).outcome, Ok(answer("paid")));
         assert_eq!(world.runs, 1);
     }
 }
@@ -626,8 +626,8 @@ fn an_equal_call_without_a_key_runs_again_once_its_answer_has_arrived() {
     let resent = world.drive(keyless(&policy), &policy, &[]);
     assert!(matches!(resent.provenance, Provenance::Replayed { .. }), "undelivered: {resent:?}");
     world.deliver(&first);
-    let meant = world.drive(keyless(&policy), &policy, &at_once(paid()));
-    assert_eq!((meant.provenance, world.runs), (Provenance::Fresh, 2));
+    let repeated = world.drive(keyless(&policy), &policy, &at_once(paid()));
+    assert_eq!((repeated.provenance, world.runs), (Provenance::Fresh, 2));
 }
 
 #[test]
@@ -650,10 +650,10 @@ fn an_answer_that_is_too_large_is_done_all_the_same() {
     policy.dedupe.largest_output = 3;
     policy.verify = Some("list the payments".into());
     let mut world = CallTestWorld::new();
-    assert!(world.drive(request(&policy), &policy, &at_once(paid())).ended.is_ok());
+    assert!(world.drive(request(&policy), &policy, &at_once(paid())).outcome.is_ok());
     let again = world.drive(request(&policy), &policy, &[]);
     assert_eq!((code(&again), world.runs), (Some(Code::ResultNotKept), 1));
-    assert_eq!(again.ended.unwrap_err().verify.as_deref(), Some("list the payments"));
+    assert_eq!(again.outcome.unwrap_err().verify.as_deref(), Some("list the payments"));
 }
 
 fn too_large() -> AttemptReport {
@@ -669,7 +669,7 @@ fn an_answer_over_the_limit_is_reported_at_once_and_has_run() {
         policy.verify = Some("list the payments".into());
         let mut world = CallTestWorld::new();
         let first = world.drive(request(&policy), &policy, &at_once(too_large()));
-        let failure = first.ended.as_ref().unwrap_err();
+        let failure = first.outcome.as_ref().unwrap_err();
         assert_eq!((failure.code, failure.retriable), (Code::ResultTooLarge, false), "{class:?}");
         assert!(failure.message.contains("it has 70 bytes, and at most 64 are taken"), "{failure:?}");
         assert_eq!(failure.verify.as_deref(), Some("list the payments"));
@@ -732,7 +732,7 @@ fn the_same_inputs_give_the_same_steps_and_notices_byte_for_byte() {
     let story = |seed: u64| {
         let policy = PolicyProfile::Standard.policy(ToolClass::Idempotent);
         let mut world = CallTestWorld::new();
-        let mut told = String::new();
+        let mut trace = String::new();
         for round in 0..3_u64 {
             let mut request = request(&policy);
             request.number = round;
@@ -742,7 +742,7 @@ fn the_same_inputs_give_the_same_steps_and_notices_byte_for_byte() {
             let mut outcomes =
                 [http(503), timed_out(), http(429), if round == 0 { http(400) } else { paid() }].into_iter();
             loop {
-                told.push_str(&format!("{step:?}\n{:?}\n", call.wake_at()));
+                trace.push_str(&format!("{step:?}\n{:?}\n", call.wake_at()));
                 step = world.serve(&mut call, step);
                 step = match step {
                     NextStep::Run(_) => {
@@ -754,9 +754,9 @@ fn the_same_inputs_give_the_same_steps_and_notices_byte_for_byte() {
                     other => panic!("{other:?}"),
                 };
             }
-            told.push_str(&format!("{step:?}\n"));
+            trace.push_str(&format!("{step:?}\n"));
         }
-        format!("{told}{:?}{:?}", world.notices, world.store)
+        format!("{trace}{:?}{:?}", world.notices, world.store)
     };
     assert_eq!(story(7), story(7));
     assert_ne!(story(7), story(8), "the seed decides the waits");

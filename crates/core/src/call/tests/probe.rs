@@ -53,7 +53,7 @@ fn a_probe_that_another_process_won_is_not_made() {
     world.breaker.adopt(&taken_elsewhere(&world, &policy).snapshot(), world.now);
     let step = world.on(&mut call, CallEvent::Probed);
     let NextStep::Finish { result, .. } = step else { panic!("{step:?}") };
-    assert_eq!(result.ended.unwrap_err().code, Code::CircuitOpen);
+    assert_eq!(result.outcome.unwrap_err().code, Code::CircuitOpen);
     assert_eq!((world.runs, world.limiter.in_flight(), world.dependency_limiter.in_flight()), (0, 0, 0));
     assert!(world.store.records.is_empty(), "the claim is given back");
 }
@@ -91,7 +91,7 @@ fn a_probe_whose_deadline_passed_while_the_store_was_asked_is_not_made() {
     world.pass(SECOND);
     let step = world.on(&mut call, CallEvent::Probed);
     let NextStep::Finish { result, .. } = step else { panic!("{step:?}") };
-    assert_eq!(result.ended.unwrap_err().code, Code::DeadlineExceeded);
+    assert_eq!(result.outcome.unwrap_err().code, Code::DeadlineExceeded);
     assert!(world.breaker.admit(&policy.breaker, world.now).unwrap().0.is_probe(), "the place is free");
 }
 
@@ -176,7 +176,7 @@ fn a_dependency_that_is_at_its_limit_refuses_at_once_and_costs_the_tool_nothing(
     world.dependency_limiter.try_acquire(&policy.dependency_limits, world.now).unwrap();
     let (_, step) = world.begin(request(&policy), &policy);
     let NextStep::Finish { result, .. } = step else { panic!("{step:?}") };
-    let failure = result.ended.unwrap_err();
+    let failure = result.outcome.unwrap_err();
     assert_eq!(
         (failure.code, failure.rule.as_deref()),
         (Code::Overloaded, Some("limit.dependency_concurrency"))

@@ -46,7 +46,7 @@ fn tr_2_a_duplicate_in_flight_waits_and_runs_nothing() {
     let (mut second, step) = world.begin(from_envelope(&enabled, &policy), &policy);
     assert_eq!(name_of(&step), "Follow");
     world.pass(4 * SECOND);
-    assert!(finished(world.on(&mut first, CallEvent::Ran(paid()))).ended.is_ok());
+    assert!(finished(world.on(&mut first, CallEvent::Ran(paid()))).outcome.is_ok());
     let result =
         finished(world.on(&mut second, CallEvent::Woke(WakeReason::Changed))).to_envelope(second.request());
     assert!(success(&result) && result.from_cache);
@@ -139,17 +139,17 @@ fn tr_5_two_time_outs_and_a_success_are_three_attempts_with_spread_waits() {
 fn tr_6_a_400_is_final_after_one_attempt() {
     let policy = policy(ToolClass::Unknown);
     let mut world = CallTestWorld::new();
-    let said =
+    let output =
         ToolOutput { content: RawJson::from_trusted(r#"{"detail":"no such account"}"#), metadata: None };
     let fault = AttemptFault::new(FaultSource::Http { status: 400 }, "bad request");
-    let refusal = AttemptReport::Failure { fault, output: Some(said.clone()) };
+    let refusal = AttemptReport::Failure { fault, output: Some(output.clone()) };
     let result = world.post(&keyed("k"), &policy, &at_once(refusal));
     let error = result.error.clone().unwrap();
     assert_eq!((result.status, result.attempts), (CallStatus::Error, 1));
     assert!(error.terminal && !error.retriable);
     // The message of the tool is unchanged.
     assert_eq!((error.message.as_str(), error.rule.as_deref()), ("bad request", Some("http.400")));
-    assert_eq!(result.output, Some(said));
+    assert_eq!(result.output, Some(output));
     assert_eq!(world.breaker.counts().failures, 0);
 }
 
@@ -279,19 +279,19 @@ fn tr_15_no_output_and_no_record_of_the_machine_contains_the_arguments() {
     for outcome in [paid(), http(400), http(503), timed_out()] {
         let mut world = CallTestWorld::new();
         let (mut call, step) = world.begin(from_envelope(&envelope, &policy), &policy);
-        let mut said = format!("{step:?}{call:?}");
+        let mut text = format!("{step:?}{call:?}");
         let step = world.on(&mut call, CallEvent::Ran(outcome));
         let replay = world.drive(from_envelope(&envelope, &policy), &policy, &at_once(paid()));
-        said.push_str(&format!(
+        text.push_str(&format!(
             "{step:?}{call:?}{replay:?}{:?}{:?}{:?}{:?}",
             world.notices, world.store, world.trust, world.guard
         ));
-        said.extend(world.store.records.iter().map(DedupeRecord::to_json));
-        assert!(!said.contains(secret), "{said}");
+        text.extend(world.store.records.iter().map(DedupeRecord::to_json));
+        assert!(!text.contains(secret), "{text}");
     }
     // The response of the tool reaches its caller unchanged.
-    let told = AttemptReport::Success { output: answer(secret), concern: None };
-    assert_eq!(CallTestWorld::new().post(&envelope, &policy, &at_once(told)).output, Some(answer(secret)));
+    let report = AttemptReport::Success { output: answer(secret), concern: None };
+    assert_eq!(CallTestWorld::new().post(&envelope, &policy, &at_once(report)).output, Some(answer(secret)));
 }
 
 // ---- seed 002, under the profile `measured` ----
@@ -422,7 +422,7 @@ fn tg_1_traces_that_no_two_calls_share_do_not_hide_a_loop() {
                 &at_once(fails(FaultSource::JsonRpc { code: -32602 })),
             )
         })
-        .map(|result| (result.ended.unwrap_err().code, result.attempts))
+        .map(|result| (result.outcome.unwrap_err().code, result.attempts))
         .collect();
     assert_eq!(world.runs, 2, "{codes:?}");
     assert!(
@@ -436,7 +436,7 @@ fn tg_1_traces_that_no_two_calls_share_do_not_hide_a_loop() {
         // The first call of a trace cannot be recognised as one of many.
         let limits = numbers
             .map(|number| world.drive(traced(trace, number), &policy, &at_once(http(400))))
-            .position(|result| result.ended.unwrap_err().code == Code::ToolErrorLimit);
+            .position(|result| result.outcome.unwrap_err().code == Code::ToolErrorLimit);
         assert_eq!(limits, Some(6), "{trace}");
     }
 }

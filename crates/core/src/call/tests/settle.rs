@@ -27,8 +27,8 @@ fn is_error(words: &str) -> AttemptReport {
     }
 }
 
-fn told(result: &CallResult) -> &CallFailure {
-    result.ended.as_ref().expect_err("the result is a failure")
+fn failure(result: &CallResult) -> &CallFailure {
+    result.outcome.as_ref().expect_err("the result is a failure")
 }
 
 /// The caller has checked since it got the response.
@@ -46,10 +46,13 @@ fn a_child_that_dies_gets_a_final_response_once_nothing_is_left_of_it() {
     assert!(call.awaits_end());
     world.pass(SECOND);
     let result = finished(world.on(&mut call, CallEvent::Settled));
-    assert_eq!((code(&result), told(&result).retry_after), (Some(Code::OutcomeUnknown), Some(10 * SECOND)));
+    assert_eq!(
+        (code(&result), failure(&result).retry_after),
+        (Some(Code::OutcomeUnknown), Some(10 * SECOND))
+    );
     assert!(result.receipt.is_some(), "this is final");
-    assert!(told(&result).message.contains("the process running the call ended before it responded"));
-    assert!(told(&result).message.contains("The call has ended"));
+    assert!(failure(&result).message.contains("the process running the call ended before it responded"));
+    assert!(failure(&result).message.contains("The call has ended"));
 }
 
 #[test]
@@ -76,10 +79,10 @@ fn an_obedient_caller_ends_with_its_work_done_once() {
     world.deliver(&first);
     world.pass(4 * SECOND);
     let again = world.drive(at_child(&policy), &policy, &[]);
-    assert_eq!((code(&again), told(&again).retry_after), (Some(Code::OutcomeUnknown), Some(6 * SECOND)));
+    assert_eq!((code(&again), failure(&again).retry_after), (Some(Code::OutcomeUnknown), Some(6 * SECOND)));
     looked(&mut world);
     let ran = world.drive(at_child(&policy), &policy, &at_once(paid()));
-    assert!(ran.ended.is_ok());
+    assert!(ran.outcome.is_ok());
     assert_eq!(world.runs, 2, "the first of them had no effect, as the caller has seen");
 }
 
@@ -111,8 +114,8 @@ fn a_caller_that_has_waited_for_long_is_answered_at_once_before_the_end() {
     let (mut call, _) = world.begin(request, &policy);
     let (result, _) = answered(world.cut(&mut call));
     let bound = policy.settling.child_stop_time();
-    assert_eq!((told(&result).retry_after, result.receipt.is_none()), (Some(bound), true));
-    assert!(told(&result).message.contains(&format!("in {} s", bound.as_secs())), "{}", message(&result));
+    assert_eq!((failure(&result).retry_after, result.receipt.is_none()), (Some(bound), true));
+    assert!(failure(&result).message.contains(&format!("in {} s", bound.as_secs())), "{}", message(&result));
     // A caller that calls again waits for the end, and then gets a final response.
     let (mut second, step) = world.begin(at_child(&policy), &policy);
     assert!(matches!(step, NextStep::AwaitEnd(_)), "{step:?}");
@@ -131,7 +134,7 @@ fn a_success_counts_at_any_time() {
     let (mut call, _) = world.begin(at_child(&policy), &policy);
     world.wake(&mut call);
     let result = finished(world.on(&mut call, CallEvent::Ran(paid())));
-    assert_eq!((result.ended, world.store.state()), (Ok(answer("paid")), "done"));
+    assert_eq!((result.outcome, world.store.state()), (Ok(answer("paid")), "done"));
     // After the caller was answered: the next call gets it, as the result of the earlier one.
     let mut policy = policy.clone();
     policy.time.attempt = 30 * SECOND;
@@ -155,11 +158,11 @@ fn an_ambiguous_error_is_reported_as_ambiguous() {
         let result = finished(world.wake(&mut call));
         assert_eq!(world.now, START + policy.settling.settle);
         assert_eq!(
-            (code(&result), &told(&result).output),
+            (code(&result), &failure(&result).output),
             (Some(Code::OutcomeUnknown), &Some(answer(words)))
         );
         let next = world.drive(at_child(&policy), &policy, &[]);
-        assert_eq!((code(&next), &told(&next).output), (Some(Code::OutcomeUnknown), &Some(answer(words))));
+        assert_eq!((code(&next), &failure(&next).output), (Some(Code::OutcomeUnknown), &Some(answer(words))));
         assert_eq!(world.runs, 1, "{words}");
     }
 }
@@ -207,12 +210,12 @@ fn an_answer_that_comes_late_does_not_count_as_delivered() {
     let (mut call, _) = world.begin(keyless(&policy), &policy);
     world.pass(policy.dedupe.late_after + MS);
     let late = finished(world.on(&mut call, CallEvent::Ran(paid())));
-    assert!(late.ended.is_ok() && late.receipt.is_none());
+    assert!(late.outcome.is_ok() && late.receipt.is_none());
     let again = world.drive(keyless(&policy), &policy, &[]);
     assert!(matches!(again.provenance, Provenance::Replayed { .. }), "its caller may have gone before");
     world.deliver(&again);
-    let meant = world.drive(keyless(&policy), &policy, &at_once(paid()));
-    assert_eq!((meant.provenance, world.runs), (Provenance::Fresh, 2));
+    let repeated = world.drive(keyless(&policy), &policy, &at_once(paid()));
+    assert_eq!((repeated.provenance, world.runs), (Provenance::Fresh, 2));
     // A host that ran the tool itself has its result, however long that took.
     let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(CallRequest { run_by: RunnerKind::Host, ..keyless(&policy) }, &policy);
@@ -269,15 +272,15 @@ fn a_holder_knows_as_well_as_the_store_when_it_will_have_seen_the_end() {
     let mut policy = child();
     policy.approval.when = ApprovalTrigger::Always;
     let mut world = CallTestWorld::new();
-    let asked = CallRequest { channel: ApprovalChannel::Interactive, ..at_child(&policy) };
-    let (mut call, _) = world.begin(asked, &policy);
+    let interactive = CallRequest { channel: ApprovalChannel::Interactive, ..at_child(&policy) };
+    let (mut call, _) = world.begin(interactive, &policy);
     world.now = world.now + Duration::from_secs(600);
     world.on(&mut call, CallEvent::Answered(ApprovalOutcome::Granted(None)));
     assert_eq!(call.state(), "Attempting");
     let key = call.record().unwrap().key;
     let stored = world.store.records.get(&key).unwrap();
-    assert!(stored.seen_end_by.is_some_and(|by| by >= world.now + policy.time.total));
-    assert_eq!(call.record().unwrap().seen_end_by, stored.seen_end_by);
+    assert!(stored.end_observed_by.is_some_and(|by| by >= world.now + policy.time.total));
+    assert_eq!(call.record().unwrap().end_observed_by, stored.end_observed_by);
 }
 
 #[test]
@@ -288,18 +291,18 @@ fn when_the_end_will_have_been_seen_does_not_depend_on_how_the_clocks_of_two_mac
         [(Duration::from_secs(300), Duration::ZERO), (Duration::ZERO, Duration::from_secs(300))]
     {
         let mut world = CallTestWorld::new();
-        let asked = CallRequest { channel: ApprovalChannel::Interactive, ..at_child(&policy) };
-        let (mut call, _) = world.begin(asked, &policy);
+        let interactive = CallRequest { channel: ApprovalChannel::Interactive, ..at_child(&policy) };
+        let (mut call, _) = world.begin(interactive, &policy);
         // The store writes its own time.
         let record = Arc::make_mut(call.record.as_mut().unwrap());
         let shown = |at: Timestamp| at.before(behind) + ahead;
         record.created = shown(record.created);
-        record.seen_end_by = record.seen_end_by.map(shown);
+        record.end_observed_by = record.end_observed_by.map(shown);
         world.now = world.now + Duration::from_secs(600);
         world.on(&mut call, CallEvent::Answered(ApprovalOutcome::Granted(None)));
         assert_eq!(call.state(), "Attempting");
-        let known = call.record().unwrap().seen_end_by.unwrap();
-        assert_eq!(known, shown(world.store.records.iter().next().unwrap().seen_end_by.unwrap()));
+        let known = call.record().unwrap().end_observed_by.unwrap();
+        assert_eq!(known, shown(world.store.records.iter().next().unwrap().end_observed_by.unwrap()));
     }
 }
 
@@ -367,8 +370,8 @@ fn a_driver_that_ends_before_the_end_was_seen_does_not_say_that_it_was() {
         let (mut call, _) = world.begin(at_child(&policy), &policy);
         world.store.faults.push_back(Some(StoreFault::NotDone));
         assert_eq!(world.wake(&mut call), NextStep::CancelUpstream);
-        let (_, kept) = finished_keeping(world.on(&mut call, CallEvent::DriverEnds));
-        let [DeferredWrite::Save(save)] = &kept[..] else { panic!("{kept:?}") };
+        let (_, deferred) = finished_with_deferred(world.on(&mut call, CallEvent::DriverEnds));
+        let [DeferredWrite::Save(save)] = &deferred[..] else { panic!("{deferred:?}") };
         world.store.save(save, world.now);
         let DedupeState::Unknown(unknown) = &world.store.records.iter().next().unwrap().state else {
             panic!()
@@ -474,8 +477,8 @@ fn an_unknown_outcome_that_the_store_could_not_take_is_recorded_as_soon_as_it_ca
     world.store.faults.push_back(Some(StoreFault::NotDone));
     assert_eq!(world.wake(&mut call), NextStep::CancelUpstream);
     assert_eq!(world.store.state(), "inflight");
-    let (told, _) = answered(world.wake(&mut call));
-    assert_eq!(told.recorded, RecordStatus::No);
+    let (response, _) = answered(world.wake(&mut call));
+    assert_eq!(response.recorded, RecordStatus::No);
     assert_eq!(world.wake(&mut call), NextStep::Wait);
     assert_eq!(world.store.state(), "unknown");
     assert!(world.now <= START + policy.time.attempt + 2 * SECOND, "{:?}", world.now);
@@ -548,9 +551,10 @@ fn an_unrecorded_outcome_is_recorded_later_with_the_announced_time() {
     let (mut call, _) = world.begin(keyless(&policy), &policy);
     let step = world.on_only(&mut call, CallEvent::Ran(is_error("Request timed out"))).unwrap();
     assert_eq!(name_of(&step), "Save");
-    let (result, kept) = finished_keeping(world.on(&mut call, CallEvent::StoreFailed(StoreFault::NotDone)));
-    assert_eq!(told(&result).retry_after, Some(40 * SECOND));
-    let [DeferredWrite::Save(save)] = &kept[..] else { panic!("{kept:?}") };
+    let (result, deferred) =
+        finished_with_deferred(world.on(&mut call, CallEvent::StoreFailed(StoreFault::NotDone)));
+    assert_eq!(failure(&result).retry_after, Some(40 * SECOND));
+    let [DeferredWrite::Save(save)] = &deferred[..] else { panic!("{deferred:?}") };
     let RunOutcome::Unknown(unknown) = &save.ending else { panic!("{save:?}") };
     assert_eq!(unknown.settles, crate::dedupe::SettleDelay::After(40 * SECOND));
 }
@@ -564,9 +568,9 @@ fn a_store_that_is_away_does_not_keep_the_caller_from_its_answer() {
     world.store.faults.push_back(Some(StoreFault::NotDone));
     world.wake(&mut call);
     world.store.faults.push_back(Some(StoreFault::NotDone));
-    let (result, kept) = finished_keeping(world.on(&mut call, CallEvent::Settled));
+    let (result, deferred) = finished_with_deferred(world.on(&mut call, CallEvent::Settled));
     assert_eq!(result.recorded, RecordStatus::No);
-    let [DeferredWrite::Save(save)] = &kept[..] else { panic!("{kept:?}") };
+    let [DeferredWrite::Save(save)] = &deferred[..] else { panic!("{deferred:?}") };
     world.store.save(save, world.now);
     assert_eq!(world.store.state(), "unknown");
 }
@@ -585,9 +589,9 @@ fn an_approval_is_given_back_when_nothing_was_started() {
     // The breaker opens between the approval and the attempt.
     world.breaker.force_open(None, world.now);
     let step = world.serve(&mut call, step);
-    let (result, kept) = finished_keeping(step);
+    let (result, deferred) = finished_with_deferred(step);
     assert_eq!((code(&result), world.runs), (Some(Code::CircuitOpen), 0));
-    assert!(matches!(&kept[..], [DeferredWrite::GiveBack { .. }]), "{kept:?}");
+    assert!(matches!(&deferred[..], [DeferredWrite::GiveBack { .. }]), "{deferred:?}");
 }
 
 #[test]

@@ -39,16 +39,16 @@ fn a_call_goes_on_without_the_store_where_a_second_run_does_no_harm() {
         let row = format!("{class:?} {unknown:?} {explicit:?} {hints}");
         assert!(world.has(&CallNotice::StoreFailed { continues: runs }), "{row}");
         if !runs {
-            let (result, kept) = finished_keeping(step);
+            let (result, deferred) = finished_with_deferred(step);
             assert_eq!(code(&result), Some(Code::StoreUnavailable), "{row}");
-            assert_eq!((world.runs, kept), (0, vec![]), "{row}");
+            assert_eq!((world.runs, deferred), (0, vec![]), "{row}");
             continue;
         }
-        let (result, kept) = finished_keeping(world.on(&mut call, CallEvent::Ran(paid())));
-        assert_eq!(result.ended, Ok(answer("paid")), "{row}");
+        let (result, deferred) = finished_with_deferred(world.on(&mut call, CallEvent::Ran(paid())));
+        assert_eq!(result.outcome, Ok(answer("paid")), "{row}");
         assert_eq!((result.recorded, result.receipt), (RecordStatus::No, None), "{row}");
         // The result is saved under its fencing token when the store is available again.
-        let [DeferredWrite::Save(save)] = &kept[..] else { panic!("{row}: {kept:?}") };
+        let [DeferredWrite::Save(save)] = &deferred[..] else { panic!("{row}: {deferred:?}") };
         assert!(matches!(world.store.save(save, world.now), SaveVerdict::Saved(_)));
         assert_eq!(world.store.state(), "done");
     }
@@ -132,9 +132,9 @@ fn a_claim_that_the_call_went_on_with_is_not_given_back_when_it_ends() {
         down(&mut world, unanswered as usize, StoreFault::Unanswered);
         let (mut call, step) = world.begin(keyless(&policy), &policy);
         assert_eq!(name_of(&step), "Run");
-        let (_, kept) = finished_keeping(world.on(&mut call, CallEvent::Ran(paid())));
-        let given_back = kept.iter().any(|kept| matches!(kept, DeferredWrite::Release(_)));
-        assert!(!given_back, "{class:?}, {unanswered} without an answer: {kept:?}");
+        let (_, deferred) = finished_with_deferred(world.on(&mut call, CallEvent::Ran(paid())));
+        let given_back = deferred.iter().any(|write| matches!(write, DeferredWrite::Release(_)));
+        assert!(!given_back, "{class:?}, {unanswered} without an answer: {deferred:?}");
     }
 }
 
@@ -144,10 +144,10 @@ fn a_claim_that_was_given_up_keeps_its_release_until_it_is_through() {
     let mut world = CallTestWorld::new();
     down(&mut world, 3, StoreFault::Unanswered);
     let (_, step) = world.begin(request(&policy), &policy);
-    let (result, kept) = finished_keeping(step);
+    let (result, deferred) = finished_with_deferred(step);
     assert_eq!((code(&result), world.runs), (Some(Code::StoreUnavailable), 0));
     assert_eq!(world.store.state(), "inflight", "the claim was applied, and a living process holds it");
-    let [DeferredWrite::Release(release)] = &kept[..] else { panic!("{kept:?}") };
+    let [DeferredWrite::Release(release)] = &deferred[..] else { panic!("{deferred:?}") };
     world.store.release(release);
     assert_eq!(world.store.state(), "none");
 }
@@ -158,9 +158,9 @@ fn a_release_that_fails_is_kept() {
     let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
     down(&mut world, 1, StoreFault::NotDone);
-    let (result, kept) = finished_keeping(world.on(&mut call, CallEvent::Ran(http(413))));
+    let (result, deferred) = finished_with_deferred(world.on(&mut call, CallEvent::Ran(http(413))));
     assert_eq!((code(&result), world.store.state()), (Some(Code::ToolError), "inflight"));
-    let [DeferredWrite::Release(release)] = &kept[..] else { panic!("{kept:?}") };
+    let [DeferredWrite::Release(release)] = &deferred[..] else { panic!("{deferred:?}") };
     world.store.release(release);
     assert_eq!(world.store.state(), "none");
 }
@@ -172,9 +172,9 @@ fn an_answer_that_could_not_be_saved_is_kept_and_the_caller_gets_it() {
         let mut world = CallTestWorld::new();
         let (mut call, _) = world.begin(request(&policy), &policy);
         down(&mut world, 1, fault);
-        let (result, kept) = finished_keeping(world.on(&mut call, CallEvent::Ran(paid())));
-        assert_eq!((result.ended, result.recorded), (Ok(answer("paid")), RecordStatus::No));
-        let [DeferredWrite::Save(save)] = &kept[..] else { panic!("{kept:?}") };
+        let (result, deferred) = finished_with_deferred(world.on(&mut call, CallEvent::Ran(paid())));
+        assert_eq!((result.outcome, result.recorded), (Ok(answer("paid")), RecordStatus::No));
+        let [DeferredWrite::Save(save)] = &deferred[..] else { panic!("{deferred:?}") };
         assert!(matches!(world.store.save(save, world.now), SaveVerdict::Saved(_)), "{fault:?}");
         assert_eq!(world.store.state(), "done");
     }
@@ -187,7 +187,10 @@ fn a_fence_that_was_lost_leaves_the_caller_its_answer_marked_as_not_recorded() {
     let (mut call, _) = world.begin(request(&policy), &policy);
     world.store.steal();
     let result = finished(world.on(&mut call, CallEvent::Ran(paid())));
-    assert_eq!((result.ended, result.recorded, result.receipt), (Ok(answer("paid")), RecordStatus::No, None));
+    assert_eq!(
+        (result.outcome, result.recorded, result.receipt),
+        (Ok(answer("paid")), RecordStatus::No, None)
+    );
     assert!(world.has(&CallNotice::FenceLost));
     assert_eq!(world.store.state(), "inflight", "the record of the other owner is unchanged");
 }
@@ -213,13 +216,13 @@ fn no_further_attempt_starts_when_the_fence_was_lost_between_two() {
     let (mut call, _) = world.begin(request(&policy), &policy);
     assert_eq!(name_of(&world.on(&mut call, CallEvent::Ran(http(500)))), "Wait");
     world.renewed(&mut call, RenewVerdict::Lost);
-    let (result, kept) = finished_keeping(world.wake(&mut call));
+    let (result, deferred) = finished_with_deferred(world.wake(&mut call));
     assert_eq!(
         (code(&result), message(&result)),
         (Some(Code::ToolError), "it failed"),
         "the last failure is the answer"
     );
-    assert_eq!((result.recorded, kept, world.runs), (RecordStatus::No, vec![], 1));
+    assert_eq!((result.recorded, deferred, world.runs), (RecordStatus::No, vec![], 1));
     assert_eq!(world.count(|notice| *notice == CallNotice::FenceLost), 1);
 }
 
@@ -259,10 +262,10 @@ fn a_call_that_cannot_renew_starts_nothing_and_keeps_its_release() {
     let (mut call, _) = world.begin(request(&policy), &policy);
     world.on(&mut call, CallEvent::Ran(http(500)));
     down(&mut world, 1, StoreFault::NotDone);
-    let (result, kept) = finished_keeping(world.wake(&mut call));
+    let (result, deferred) = finished_with_deferred(world.wake(&mut call));
     assert_eq!((code(&result), result.recorded, world.runs), (Some(Code::ToolError), RecordStatus::No, 1));
     // Its process is alive, so no other process would ever end this record.
-    let [DeferredWrite::Release(release)] = &kept[..] else { panic!("{kept:?}") };
+    let [DeferredWrite::Release(release)] = &deferred[..] else { panic!("{deferred:?}") };
     world.store.release(release);
     assert_eq!(world.store.state(), "none");
 }
@@ -370,9 +373,9 @@ fn a_start_that_cannot_be_written_goes_on_where_a_second_run_does_no_harm() {
                 continue;
             }
             assert_eq!((name_of(&step), call.record()), ("Run", None), "{row}: nothing to renew");
-            let (result, kept) = finished_keeping(world.on(&mut call, CallEvent::Ran(paid())));
-            assert_eq!((result.ended, result.recorded), (Ok(answer("paid")), RecordStatus::No), "{row}");
-            let [DeferredWrite::Save(save)] = &kept[..] else { panic!("{row}: {kept:?}") };
+            let (result, deferred) = finished_with_deferred(world.on(&mut call, CallEvent::Ran(paid())));
+            assert_eq!((result.outcome, result.recorded), (Ok(answer("paid")), RecordStatus::No), "{row}");
+            let [DeferredWrite::Save(save)] = &deferred[..] else { panic!("{row}: {deferred:?}") };
             assert!(matches!(world.store.save(save, world.now), SaveVerdict::Saved(_)), "{row}");
             assert_eq!(world.store.state(), "done", "{row}");
         }
@@ -413,9 +416,9 @@ fn nothing_more_starts_after_others_got_an_unknown_outcome() {
     assert_eq!(name_of(&world.on(&mut call, CallEvent::Ran(busy(Duration::ZERO)))), "Wait");
     declared_unknown(&mut world);
     world.renewed(&mut call, RenewVerdict::MarkedUnknown);
-    let (result, kept) = finished_keeping(world.wake(&mut call));
+    let (result, deferred) = finished_with_deferred(world.wake(&mut call));
     assert_eq!((message(&result), result.recorded, world.runs), ("busy", RecordStatus::No, 1));
-    let [DeferredWrite::Release(release)] = &kept[..] else { panic!("{kept:?}") };
+    let [DeferredWrite::Release(release)] = &deferred[..] else { panic!("{deferred:?}") };
     world.store.release(release);
     assert_eq!(world.store.state(), "none");
 }
@@ -446,16 +449,16 @@ fn a_claim_does_not_say_that_an_attempt_was_sent_while_approval_is_pending() {
 fn a_call_frozen_between_claim_and_attempt_starts_nothing() {
     let policy = policy(ToolClass::Mutating);
     type RequestFn = fn(&CallPolicy) -> CallRequest;
-    for (name, asked) in [("explicit", request as RequestFn), ("keyless", keyless)] {
+    for (name, request_of) in [("explicit", request as RequestFn), ("keyless", keyless)] {
         let mut world = CallTestWorld::new();
-        let (mut frozen, step) = world.begin_only(asked(&policy), &policy);
+        let (mut frozen, step) = world.begin_only(request_of(&policy), &policy);
         let NextStep::Claim(claim) = step else { panic!("{step:?}") };
         let claimed = world.store.claim(&claim, world.now);
         let key = *world.store.records.iter().map(|record| &record.key).next().unwrap();
         world.pass(policy.dedupe.keep.lease);
         world.store.sight = LeaseOwnerState::Time;
-        let told = world.drive(asked(&policy), &policy, &[]);
-        assert_eq!(code(&told), Some(Code::OutcomeUnknown), "{name}");
+        let unknown = world.drive(request_of(&policy), &policy, &[]);
+        assert_eq!(code(&unknown), Some(Code::OutcomeUnknown), "{name}");
         world.pass(policy.settling.linger);
         let resolved = world.store.records.resolve(
             &crate::dedupe::ResolutionRequest::by_operator(key, crate::dedupe::Resolution::DidNotRun),
@@ -464,8 +467,8 @@ fn a_call_frozen_between_claim_and_attempt_starts_nothing() {
             world.now,
         );
         assert_eq!(resolved, crate::dedupe::ResolveVerdict::Resolved, "{name}");
-        let ran = world.drive(asked(&policy), &policy, &at_once(paid()));
-        assert!(ran.ended.is_ok(), "{name}");
+        let ran = world.drive(request_of(&policy), &policy, &at_once(paid()));
+        assert!(ran.outcome.is_ok(), "{name}");
         // The store's answer has been waiting for the frozen process all the time.
         let step = world.on(&mut frozen, CallEvent::Claimed(claimed));
         let result = finished(step);
@@ -609,9 +612,10 @@ fn a_claim_declared_unknown_before_it_was_answered_is_reported_as_never_sent() {
     let step = world.on_only(&mut call, CallEvent::StoreFailed(StoreFault::Unanswered)).unwrap();
     let NextStep::Claim(again) = step else { panic!("{step:?}") };
     let found = world.store.claim(&again, world.now);
-    let (result, kept) = finished_keeping(world.on_only(&mut call, CallEvent::Claimed(found)).unwrap());
+    let (result, deferred) =
+        finished_with_deferred(world.on_only(&mut call, CallEvent::Claimed(found)).unwrap());
     assert_eq!(code(&result), Some(Code::Overloaded));
-    let [DeferredWrite::Release(release)] = &kept[..] else { panic!("{kept:?}") };
+    let [DeferredWrite::Release(release)] = &deferred[..] else { panic!("{deferred:?}") };
     world.store.release(release);
     assert_eq!((world.store.state(), world.runs), ("none", 0));
 }
@@ -623,18 +627,19 @@ fn a_claim_without_an_answer_is_given_back_when_its_repeat_finds_the_answer_of_a
     let (mut first, _) = world.begin(request(&policy), &policy);
     let (mut call, step) = world.begin_only(request(&policy), &policy);
     let NextStep::Claim(claim) = step else { panic!("{step:?}") };
-    assert!(finished(world.on(&mut first, CallEvent::Ran(paid()))).ended.is_ok());
+    assert!(finished(world.on(&mut first, CallEvent::Ran(paid()))).outcome.is_ok());
     // The claim is still in transit when it is repeated, and the repeat is answered.
     let step = world.on_only(&mut call, CallEvent::StoreFailed(StoreFault::Unanswered)).unwrap();
     let NextStep::Claim(again) = step else { panic!("{step:?}") };
     let found = world.store.claim(&again, world.now);
     assert!(matches!(found, ClaimVerdict::Replay(_)), "{found:?}");
-    let (result, kept) = finished_keeping(world.on_only(&mut call, CallEvent::Claimed(found)).unwrap());
-    assert!(result.ended.is_ok());
+    let (result, deferred) =
+        finished_with_deferred(world.on_only(&mut call, CallEvent::Claimed(found)).unwrap());
+    assert!(result.outcome.is_ok());
     // It arrives when the result is no longer stored. No call runs under it.
     world.store.records = MemoryRecords::default();
     world.store.claim(&claim, world.now);
-    let [DeferredWrite::Release(release)] = &kept[..] else { panic!("{kept:?}") };
+    let [DeferredWrite::Release(release)] = &deferred[..] else { panic!("{deferred:?}") };
     world.store.release(release);
     assert_eq!((world.store.state(), world.runs), ("none", 1));
 }
@@ -644,8 +649,8 @@ fn a_claim_that_could_not_be_given_back_keeps_its_release() {
     for leaves in [CallEvent::StoreFailed(StoreFault::NotDone), CallEvent::Cancelled(OtherWaiters::None)] {
         let policy = policy(ToolClass::Mutating);
         let mut world = CallTestWorld::new();
-        let asked = from_envelope_on(&keyed("k"), &policy, ApprovalChannel::Interactive);
-        let (mut call, step) = world.begin_only(asked, &policy);
+        let interactive = from_envelope_on(&keyed("k"), &policy, ApprovalChannel::Interactive);
+        let (mut call, step) = world.begin_only(interactive, &policy);
         let NextStep::Claim(claim) = step else { panic!("{step:?}") };
         let claimed = world.store.claim(&claim, world.now);
         // Trust is lost while the claim is in transit: approval comes first, and the claim must not say that the call
@@ -653,8 +658,8 @@ fn a_claim_that_could_not_be_given_back_keeps_its_release() {
         Arc::make_mut(&mut call.policy).approval.when = ApprovalTrigger::Always;
         let step = world.on_only(&mut call, CallEvent::Claimed(claimed)).unwrap();
         assert_eq!((name_of(&step), call.state()), ("Release", "GivingBack"));
-        let (_, kept) = finished_keeping(world.on_only(&mut call, leaves).unwrap());
-        let [DeferredWrite::Release(release)] = &kept[..] else { panic!("{kept:?}") };
+        let (_, deferred) = finished_with_deferred(world.on_only(&mut call, leaves).unwrap());
+        let [DeferredWrite::Release(release)] = &deferred[..] else { panic!("{deferred:?}") };
         world.store.release(release);
         assert_eq!((world.store.state(), world.runs), ("none", 0));
     }

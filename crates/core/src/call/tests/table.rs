@@ -172,24 +172,24 @@ fn a_misuse_names_its_event_and_state() {
     );
 }
 
-fn check(state: &str, wanted: &str, expected: &str) {
+fn check(state: &str, event_name: &str, expected: &str) {
     let (mut world, mut call) = in_state(state);
-    let event = event(wanted, &world, &call);
-    if wanted.ends_with("due") {
+    let event = event(event_name, &world, &call);
+    if event_name.ends_with("due") {
         world.now = call.wake_at().unwrap_or_else(|| panic!("{state} waits for no moment"));
     }
     let (before, noticed) = (format!("{call:?}"), world.notices.len());
     let found = match world.on_only(&mut call, event) {
         Err(misuse) => {
             assert_eq!(misuse.state, state);
-            assert_eq!(format!("{call:?}"), before, "{state} × {wanted}: a misuse changes nothing");
-            assert_eq!(world.notices.len(), noticed, "{state} × {wanted}: a misuse tells nothing");
+            assert_eq!(format!("{call:?}"), before, "{state} × {event_name}: a misuse changes nothing");
+            assert_eq!(world.notices.len(), noticed, "{state} × {event_name}: a misuse tells nothing");
             "-".to_owned()
         }
         Ok(step) if call.state() == state => name_of(&step).to_owned(),
         Ok(step) => format!("{} {}", name_of(&step), call.state()),
     };
-    assert_eq!(found, expected, "{state} × {wanted}");
+    assert_eq!(found, expected, "{state} × {event_name}");
 }
 
 /// Returns a call in this state.
@@ -234,7 +234,7 @@ fn in_state(state: &str) -> (CallTestWorld, Call) {
         "Probing" => world.begin_only(request, &policy),
         _ => world.begin(request, &policy),
     };
-    let way: &[&str] = match state {
+    let events: &[&str] = match state {
         "Spending" => &["Answered granted"],
         "Starting" => &["Answered"],
         "Probing" => &["Claimed"],
@@ -247,7 +247,7 @@ fn in_state(state: &str) -> (CallTestWorld, Call) {
         "Finished" => &["Ran", "Saved"],
         _ => &[],
     };
-    for name in way {
+    for name in events {
         let event = event(name, &world, &call);
         if name.ends_with("due") {
             world.now = call.wake_at().unwrap();
@@ -317,7 +317,7 @@ fn event(name: &str, world: &CallTestWorld, call: &Call) -> CallEvent {
         "Ran busy" => CallEvent::Ran(busy(Duration::ZERO)),
         "Ran refused for good" => CallEvent::Ran(http(413)),
         "Ran said no" => CallEvent::Ran(http(400)),
-        "Ran asks" => CallEvent::Ran(asks()),
+        "Ran asks" => CallEvent::Ran(input_required()),
         "Progressed" => CallEvent::Progressed,
         "Renewed" => renewed(call, world.now, RenewVerdict::Renewed),
         "Renewed unknown" => renewed(call, world.now, RenewVerdict::MarkedUnknown),

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn seen(record: &DedupeRecord) -> Option<(&DedupeRecord, LeaseOwnerState)> {
+fn found(record: &DedupeRecord) -> Option<(&DedupeRecord, LeaseOwnerState)> {
     Some((record, LeaseOwnerState::Time))
 }
 
@@ -15,7 +15,7 @@ fn equal_run(state: DedupeState) -> DedupeRecord {
 fn a_dispatch_that_runs_or_has_its_answer_does_not_look_at_an_equal_run() {
     let equal = equal_run(DedupeState::Done(Some(output())));
     let verdict = |own: &DedupeRecord| {
-        let found = FoundRecords { own: seen(own), indexed: seen(&equal), followed: None };
+        let found = FoundRecords { own: found(own), indexed: found(&equal), followed: None };
         decide_claim(&claim(ClaimTestColumn::CallId), found, &LocalKnowledge::default(), NOW).verdict
     };
     // It holds its claim, and its attempt is about to be sent.
@@ -30,7 +30,7 @@ fn a_dispatch_that_runs_or_has_its_answer_does_not_look_at_an_equal_run() {
 fn a_repeated_failed_dispatch_gets_no_result_delivered_elsewhere() {
     let failed = record(ClaimTestColumn::CallId, DedupeState::Failed(failure(true)));
     let arrived = DedupeRecord { delivered: Some(NOW), ..equal_run(DedupeState::Done(Some(output()))) };
-    let found = FoundRecords { own: seen(&failed), indexed: seen(&arrived), followed: None };
+    let found = FoundRecords { own: found(&failed), indexed: found(&arrived), followed: None };
     let overlapped = LocalKnowledge { overlapped: vec![arrived.owner.clone()], ..LocalKnowledge::default() };
     let decision = decide_claim(&claim(ClaimTestColumn::CallId), found, &overlapped, NOW);
     assert_eq!(name(&decision), "mine");
@@ -49,7 +49,7 @@ fn a_repeated_claim_leaves_an_equal_run_that_is_open() {
     let again = DedupeRecord { owner: owner(2), ..record(ClaimTestColumn::CallId, DedupeState::Inflight) };
     for open in [DedupeState::Inflight, settled()] {
         let equal = equal_run(open);
-        let found = FoundRecords { own: seen(&again), indexed: seen(&equal), followed: None };
+        let found = FoundRecords { own: found(&again), indexed: found(&equal), followed: None };
         let decision = decide_claim(&claim(ClaimTestColumn::CallId), found, &LocalKnowledge::default(), NOW);
         assert_eq!(name(&decision), "mine");
         assert!(matches!(decision.write, RecordWrite::Put { remove, .. } if remove.is_empty()));
@@ -60,7 +60,7 @@ fn a_repeated_claim_leaves_an_equal_run_that_is_open() {
 fn a_waiter_keeps_its_record_while_it_runs_or_has_ended() {
     let equal = equal_run(DedupeState::Done(Some(output())));
     let verdict = |followed: &DedupeRecord| {
-        let found = FoundRecords { followed: seen(followed), indexed: seen(&equal), own: None };
+        let found = FoundRecords { followed: found(followed), indexed: found(&equal), own: None };
         decide_claim(&claim(ClaimTestColumn::Waiter), found, &LocalKnowledge::default(), NOW).verdict
     };
     let running = DedupeRecord { started: false, ..record(ClaimTestColumn::Waiter, DedupeState::Inflight) };
@@ -77,7 +77,7 @@ fn a_waiter_whose_record_is_gone_finds_its_own_before_an_equal_one() {
     let waiter =
         Claim { role: ClaimRole::Waiter { followed: key("gone") }, ..claim(ClaimTestColumn::CallId) };
     let verdict = |own: &DedupeRecord| {
-        let found = FoundRecords { own: seen(own), indexed: seen(&equal), followed: None };
+        let found = FoundRecords { own: found(own), indexed: found(&equal), followed: None };
         decide_claim(&waiter, found, &LocalKnowledge::default(), NOW).verdict
     };
     assert!(matches!(verdict(&own), ClaimVerdict::Replay(replay) if replay.receipt == own.receipt()));
@@ -92,12 +92,13 @@ fn a_waiter_whose_record_is_gone_finds_its_own_before_an_equal_one() {
 #[test]
 fn a_call_runs_again_by_itself_only_where_the_index_leads_to_the_record() {
     let runs_in = |claim: &Claim, record: &DedupeRecord| {
-        let found = FoundRecords { own: seen(record), ..FoundRecords::default() };
-        let ClaimVerdict::Unknown(told) = decide_claim(claim, found, &LocalKnowledge::default(), NOW).verdict
+        let found = FoundRecords { own: found(record), ..FoundRecords::default() };
+        let ClaimVerdict::Unknown(unknown) =
+            decide_claim(claim, found, &LocalKnowledge::default(), NOW).verdict
         else {
             panic!("{record:?}")
         };
-        told.runs_in
+        unknown.runs_in
     };
     let (with, without) =
         (record(ClaimTestColumn::CallId, settled()), record(ClaimTestColumn::Explicit, settled()));

@@ -58,9 +58,9 @@ fn a_delivery_before_the_end_does_not_count_for_the_final_response() {
 
 #[test]
 fn a_late_result_is_not_delivered_by_an_unknown_outcome() {
-    let told = DedupeRecord { delivered: Some(NOW.before(SECOND)), ..mine(settled()) };
+    let delivered = DedupeRecord { delivered: Some(NOW.before(SECOND)), ..mine(settled()) };
     for ending in [RunOutcome::Done(Some(output())), RunOutcome::Failed(failure(true))] {
-        let saved = put(decide_save(&save(ending), Some(&told), None, NOW).write);
+        let saved = put(decide_save(&save(ending), Some(&delivered), None, NOW).write);
         assert_eq!(saved.delivered, None, "{:?}", saved.state);
     }
 }
@@ -75,12 +75,16 @@ fn a_delivery_mark_changes_nothing_but_the_mark() {
 #[test]
 fn a_resolved_result_is_not_delivered() {
     let rules = DedupeRules::from(&policy());
-    let told = DedupeRecord { delivered: Some(NOW.before(SECOND)), ..mine(settled()) };
-    let ran =
-        put(decide_resolve(&by_hand(Resolution::Ran), Some((&told, LeaseOwnerState::Alive)), &rules, NOW)
-            .write);
+    let delivered = DedupeRecord { delivered: Some(NOW.before(SECOND)), ..mine(settled()) };
+    let ran = put(decide_resolve(
+        &by_hand(Resolution::Ran),
+        Some((&delivered, LeaseOwnerState::Alive)),
+        &rules,
+        NOW,
+    )
+    .write);
     let (state, expires) = (DedupeState::Done(None), Some(NOW + rules.keep.done));
-    assert_eq!(ran, DedupeRecord { state, delivered: None, version: 8, updated: NOW, expires, ..told });
+    assert_eq!(ran, DedupeRecord { state, delivered: None, version: 8, updated: NOW, expires, ..delivered });
 }
 
 #[test]
@@ -145,10 +149,10 @@ fn a_record_without_attempts_stores_none() {
 
 #[test]
 fn an_unreadable_record_reports_the_reason_and_the_solution() {
-    let told = |error: UnreadableRecord| error.to_string();
-    let newer = told(UnreadableRecord::Newer(2));
+    let text_of = |error: UnreadableRecord| error.to_string();
+    let newer = text_of(UnreadableRecord::Newer(2));
     assert!(newer.contains("format 2") && newer.contains("update steadfast"), "{newer}");
-    let damaged = told(UnreadableRecord::Damaged("no owner".into()));
+    let damaged = text_of(UnreadableRecord::Damaged("no owner".into()));
     assert!(damaged.ends_with("cannot be read: no owner"), "{damaged}");
 }
 
@@ -207,14 +211,14 @@ fn waiters_of_written_and_removed_records_are_woken() {
 fn a_sweep_removes_expired_records_and_their_index_entries() {
     let expired =
         DedupeRecord { expires: Some(NOW), ..record(ClaimTestColumn::Equal, DedupeState::Done(None)) };
-    let held =
+    let held_record =
         DedupeRecord { key: key("held"), expires: None, ..record(ClaimTestColumn::Explicit, settled()) };
-    let mut store = stored(&[&expired, &held]);
+    let mut store = stored(&[&expired, &held_record]);
     assert_eq!((store.len(), store.is_empty()), (2, false));
     store.sweep(NOW.before(SECOND));
     assert_eq!(store.len(), 2);
     store.sweep(NOW);
-    assert_eq!(store.iter().collect::<Vec<_>>(), [&held]);
+    assert_eq!(store.iter().collect::<Vec<_>>(), [&held_record]);
     assert_eq!(store.indexed(Some(key("i"))), None);
     store.apply(RecordWrite::Put { record: Arc::new(expired), index: IndexUpdate::Keep, remove: Vec::new() });
     assert_eq!(store.indexed(Some(key("i"))), None, "the entry went too");

@@ -161,13 +161,13 @@ fn who_is_stopped_can_be_seen_and_set_free() {
     let stopped = |session: &GuardSession| session.guard.stopped(&session.policy, session.now);
     assert_eq!(stopped(&session), []);
     session.steps(&[fails("pay", "{}", DOWN), fails("pay", "{}", DOWN)]);
-    let held = stopped(&session);
-    assert_eq!(held.len(), 1);
+    let holds = stopped(&session);
+    assert_eq!(holds.len(), 1);
     assert_eq!(
-        (held[0].layer, held[0].tool.as_ref(), held[0].count),
+        (holds[0].layer, holds[0].tool.as_ref(), holds[0].count),
         (GuardLayer::Loop, Some(&tool("pay")), 2)
     );
-    assert_eq!((held[0].since, held[0].until), (session.now, Some(session.now + session.policy.hold)));
+    assert_eq!((holds[0].since, holds[0].until), (session.now, Some(session.now + session.policy.hold)));
     for _ in 0..4 {
         session.step(malformed("read", "{}", MISSING).turn("1"));
     }
@@ -529,7 +529,7 @@ fn a_try_without_a_result_does_not_lock_the_call_out() {
 /// Checks overlapping calls, which `step` cannot express.
 #[test]
 fn d20_what_happens_while_a_try_is_in_flight() {
-    let held = || {
+    let held_session = || {
         let mut session =
             GuardSession::under(GuardPolicy { per_turn: NonZeroU32::MAX, ..GuardPolicy::default() });
         let same = fails("same", "{}", DOWN);
@@ -540,22 +540,22 @@ fn d20_what_happens_while_a_try_is_in_flight() {
     let call = GuardedCall { tool: &tool, arguments: Digest::of(b"{}"), turn: None };
     let failure = GuardedResult::Failure { message: DOWN, mistake: None };
 
-    let mut session = held();
+    let mut session = held_session();
     session.step(ok("other", "{}"));
     session.guard.begin(&session.policy, call, session.now);
     assert_eq!(session.step(fails("same", "{}", DOWN)).short(), "refused loop", "one success earns one try");
     session.step(ok("other", "{}"));
     session.guard.end(&session.policy, call, failure, session.now);
-    let what = "what succeeded before the try failed earns no further one";
-    assert_eq!(session.step(fails("same", "{}", DOWN)).short(), "refused loop", "{what}");
+    let reason = "what succeeded before the try failed earns no further one";
+    assert_eq!(session.step(fails("same", "{}", DOWN)).short(), "refused loop", "{reason}");
 
-    let mut session = held();
+    let mut session = held_session();
     session.now = session.now + Duration::from_secs(60);
     session.guard.begin(&session.policy, call, session.now);
     session.now = session.now + Duration::from_secs(100);
     session.guard.end(&session.policy, call, failure, session.now);
-    let what = "the hold is counted from the failure, however slow the try was";
-    assert_eq!(session.step(fails("same", "{}", DOWN).after(80)).short(), "refused loop", "{what}");
+    let reason = "the hold is counted from the failure, however slow the try was";
+    assert_eq!(session.step(fails("same", "{}", DOWN).after(80)).short(), "refused loop", "{reason}");
 }
 
 #[test]
@@ -567,16 +567,16 @@ fn d20_the_limit_of_a_guessed_turn_while_calls_are_in_flight() {
     session.guard.begin(&policy, call(2), session.now);
     session.steps(&["a", "b", "c", "d", "e"].map(|name| fails(name, "{}", name)));
     session.guard.end(&policy, call(1), GuardedResult::Success { result: None }, session.now);
-    let what = "a success that was under way all along proves nothing";
-    assert_eq!(session.step(ok("b", "2").after(50)).short(), "refused turn_limit", "{what}");
+    let reason = "a success that was under way all along proves nothing";
+    assert_eq!(session.step(ok("b", "2").after(50)).short(), "refused turn_limit", "{reason}");
     session.guard.end(
         &policy,
         call(2),
         GuardedResult::Failure { message: "slow", mistake: None },
         session.now,
     );
-    let what = "a failure that comes late makes it as long again";
-    assert_eq!(session.step(ok("b", "2").after(59)).short(), "refused turn_limit", "{what}");
+    let reason = "a failure that comes late makes it as long again";
+    assert_eq!(session.step(ok("b", "2").after(59)).short(), "refused turn_limit", "{reason}");
     assert_eq!(session.step(ok("b", "2").after(1)).short(), "ran");
 }
 
@@ -656,16 +656,16 @@ fn calls_in_flight_together_are_of_one_turn_however_long_they_take() {
     let (slow, quick) = (tool("slow"), tool("quick"));
     let call = |tool, number: u8| GuardedCall { tool, arguments: Digest::of(&[number]), turn: None };
     let policy = session.policy;
-    let begun = session.now;
-    session.guard.begin(&policy, call(&slow, 0), begun);
+    let start = session.now;
+    session.guard.begin(&policy, call(&slow, 0), start);
     let mistake = GuardedResult::Failure { message: MISSING, mistake: Some(ModelMistake::Arguments) };
     for number in 0..5 {
-        let now = begun + Duration::from_secs(1000 * u64::from(number));
+        let now = start + Duration::from_secs(1000 * u64::from(number));
         assert_eq!(session.guard.would_refuse(&policy, call(&quick, number), now), None, "{number}");
         session.guard.begin(&policy, call(&quick, number), now);
         session.guard.end(&policy, call(&quick, number), mistake, now);
     }
-    let limit = begun + Duration::from_secs(4001);
+    let limit = start + Duration::from_secs(4001);
     assert!(session.guard.would_refuse(&policy, call(&quick, 9), limit).is_some(), "one turn, five mistakes");
     session.guard.abandon(&policy, call(&slow, 0), limit);
     let before_gap = limit + Duration::from_secs(50);

@@ -24,8 +24,8 @@ fn a_repeated_success_is_reported_with_its_tool_and_its_count() {
         GuardPolicy { repeated_success: RepeatedSuccessPolicy::Refuse(three()), ..GuardPolicy::default() };
     let mut session = GuardSession::under(policy);
     session.steps(&[poll, poll]);
-    let told = session.step(poll).text();
-    assert!(told.contains("The tool \"poll\" has given this same result to the same call 3 times"), "{told}");
+    let text = session.step(poll).text();
+    assert!(text.contains("The tool \"poll\" has given this same result to the same call 3 times"), "{text}");
     let refused = session.step(poll).text();
     assert!(refused.contains("the tool \"poll\" has given the same result to it 3 times"), "{refused}");
 }
@@ -78,8 +78,8 @@ fn the_error_digest_reveals_nothing_and_is_stable_under_masking() {
 
 #[test]
 fn a_snapshot_of_a_later_version_is_named_with_its_version() {
-    let told = UnsupportedGuardSnapshot { version: 9 }.to_string();
-    assert!(told.contains("version 9"), "{told}");
+    let text = UnsupportedGuardSnapshot { version: 9 }.to_string();
+    assert!(text.contains("version 9"), "{text}");
 }
 
 // ---- guessed turns ----

@@ -190,8 +190,8 @@ fn global_scope_applies_to_read_only_tools_alone_and_never_crosses_tenants_or_wo
     assert_ne!(key(&ann, ToolClass::ReadOnly), key(&other_tenant, ToolClass::ReadOnly));
     assert_ne!(key(&ann, ToolClass::ReadOnly), key(&other_workspace, ToolClass::ReadOnly));
     // A caller that did not ask to share does not find a shared result, even without a session and an actor.
-    let nobody = OwnedKeyInputs { session: None, actor: None, ..ann };
-    assert_ne!(key(&nobody, ToolClass::ReadOnly), computed(&nobody, "{}", ToolClass::ReadOnly));
+    let anonymous = OwnedKeyInputs { session: None, actor: None, ..ann };
+    assert_ne!(key(&anonymous, ToolClass::ReadOnly), computed(&anonymous, "{}", ToolClass::ReadOnly));
 }
 
 #[test]
@@ -327,10 +327,10 @@ fn different_scopes() -> Vec<OwnedKeyInputs> {
 
 #[test]
 fn different_intents_never_share_a_key() {
-    let mut seen: BTreeMap<RecordKey, String> = BTreeMap::new();
-    let mut add = |key: RecordKey, what: String| {
-        if let Some(before) = seen.insert(key, what.clone()) {
-            panic!("one key for\n{before}\nand\n{what}");
+    let mut intents_by_key: BTreeMap<RecordKey, String> = BTreeMap::new();
+    let mut add = |key: RecordKey, intent: String| {
+        if let Some(before) = intents_by_key.insert(key, intent.clone()) {
+            panic!("one key for\n{before}\nand\n{intent}");
         }
     };
     let intents = different_intents();
@@ -369,7 +369,7 @@ fn different_intents_never_share_a_key() {
             add(key, format!("call id {owned:?} {text} {params}"));
         }
     }
-    assert!(seen.len() > 6_000, "{}", seen.len());
+    assert!(intents_by_key.len() > 6_000, "{}", intents_by_key.len());
 }
 
 #[test]

@@ -25,26 +25,26 @@ fn account(ledger: &TrustLedger) -> &TrustAccount {
 #[test]
 fn every_change_has_its_reason_and_its_numbers() {
     let mut one = SingleToolLedger::escalated(TrustRule::default(), 0);
-    let told = |changes: &[TrustChange]| {
+    let summary_of = |changes: &[TrustChange]| {
         let [change] = changes else { panic!("{changes:?}") };
         (change.to, change.reason.clone(), change.failures, change.successes_needed)
     };
     let recovering = one.record(OK, 1800);
     let over = "the escalation has expired".to_owned();
-    assert_eq!(told(&recovering), (TrustState::Recovering, over, 3, 3));
+    assert_eq!(summary_of(&recovering), (TrustState::Recovering, over, 3, 3));
     one.record(OK, 1801);
-    let (to, reason, failures, _) = told(&one.record(OK, 1802));
+    let (to, reason, failures, _) = summary_of(&one.record(OK, 1802));
     assert_eq!((to, failures), (TrustState::Trusted, 3));
     assert!(reason.contains('3'), "{reason}");
 
     let mut one = SingleToolLedger::escalated(TrustRule::default(), 0);
     let target = TrustTarget::Signature(&one.tool, &one.signature);
-    let (to, reason, ..) = told(&one.ledger.approve_recovery(target, at(1)));
+    let (to, reason, ..) = summary_of(&one.ledger.approve_recovery(target, at(1)));
     assert_eq!((to, reason.as_str()), (TrustState::Recovering, "recovery approved by an operator"));
 
     let mut one = SingleToolLedger::escalated(TrustRule { block_after: n(2), ..TrustRule::default() }, 0);
     assert_eq!(one.record(BAD, 1), []);
-    let (to, _, failures, _) = told(&one.record(BAD, 2));
+    let (to, _, failures, _) = summary_of(&one.record(BAD, 2));
     assert_eq!((to, failures), (TrustState::Blocked, 5));
 }
 
@@ -100,8 +100,8 @@ fn what_a_blocked_tool_does_is_remembered_and_counts_for_nothing() {
     assert_eq!(one.record(BAD, 2), []);
     assert_eq!(format!("{:?}", one.ledger.tools), before);
     assert!(one.ledger.signatures.items.is_empty());
-    let kept: Vec<_> = one.ledger.history(None).collect();
-    assert!(matches!(kept[..], [entry] if !entry.counts_for_call && !entry.counts_for_domain));
+    let entries: Vec<_> = one.ledger.history(None).collect();
+    assert!(matches!(entries[..], [entry] if !entry.counts_for_call && !entry.counts_for_domain));
 }
 
 // ---- failures cleared by a reset ----
@@ -280,12 +280,12 @@ fn as_many_states_as_fit_are_restored() {
 
 #[test]
 fn a_block_of_everything_is_lifted_by_what_was_stored_after_it() {
-    let nobody = TrustLedger::default();
+    let empty = TrustLedger::default();
     for (written, blocked) in [(49, true), (50, false), (60, false)] {
         let mut ledger = TrustLedger::new(TrustBounds { tools: 0, ..TrustBounds::default() });
         ledger.block_tool(&tool("p", "t"), "a test", NotifyChoice::No, at(50));
         assert!(ledger.all_blocked.is_some());
-        ledger.adopt(nobody.snapshot(at(written))).unwrap();
+        ledger.adopt(empty.snapshot(at(written))).unwrap();
         assert_eq!(ledger.all_blocked.is_some(), blocked, "stored at {written}");
     }
 }
@@ -355,8 +355,8 @@ fn changes_of_another_process_are_reported_with_the_known_facts() {
             let (before, after) = (before.status(rule_of, at(now)), after.status(rule_of, at(now)));
             changes_between(&before, &after, rule_of, at(now))
         };
-        let (nobody, one) = (TrustLedger::default(), SingleToolLedger::escalated(rule.clone(), 10));
-        let lost = between(&nobody, &one.ledger, 10).remove(0);
+        let (empty, one) = (TrustLedger::default(), SingleToolLedger::escalated(rule.clone(), 10));
+        let lost = between(&empty, &one.ledger, 10).remove(0);
         // The same as in the process that recorded it.
         let mut there = SingleToolLedger::new(TrustRule { notify, ..rule.clone() });
         there.records(&[failure(Severity::ServerError); 2], 10);
@@ -372,7 +372,7 @@ fn changes_of_another_process_are_reported_with_the_known_facts() {
             (change.from, change.to, change.until),
             (TrustState::Escalated, TrustState::Blocked, None)
         );
-        let won = between(&blocked, &nobody, 30).remove(0);
+        let won = between(&blocked, &empty, 30).remove(0);
         assert_eq!(
             (won.to, won.reason.as_str(), won.failures),
             (TrustState::Trusted, "changed by another process", 0)
@@ -416,14 +416,14 @@ fn a_sixteenth_of_what_is_trusted_is_forgotten_at_once_and_the_rest_one_by_one()
 fn restored_trust_in_a_whole_tool_clears_only_reports_about_the_whole_tool() {
     let rule = TrustRule { count: Some(n(1)), successes_to_recover: n(1), ..TrustRule::default() };
     let rules = TrustRules { signature: &rule, domain: None };
-    let (ours, other, with) = (tool("a", "t"), tool("b", "t"), signature("s"));
+    let (first, other, with) = (tool("a", "t"), tool("b", "t"), signature("s"));
     let mut ledger = TrustLedger::default();
     let of = |tool, signature| TrustReport { tool, signature, domain: None, service: None };
     let reported = ReportedFailure { classified: Severity::Crash, severity: None, recoverable: true };
-    for report in [of(&ours, None), of(&ours, Some(&with)), of(&other, None)] {
+    for report in [of(&first, None), of(&first, Some(&with)), of(&other, None)] {
         ledger.report_failure(rules, report, reported, at(0));
     }
-    let changes = ledger.report_success(rules, of(&ours, None), at(1800));
+    let changes = ledger.report_success(rules, of(&first, None), at(1800));
     assert_eq!(changes.last().map(|change| change.to), Some(TrustState::Trusted));
     let counts: Vec<_> = ledger.history(None).map(|entry| entry.counts_for_call).collect();
     assert_eq!(counts, [false, true, true]);

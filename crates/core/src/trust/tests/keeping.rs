@@ -274,7 +274,11 @@ fn rp_11_more_states_than_fit_are_refused_and_not_dropped() {
     let error = TrustLedger::restore(one.ledger.snapshot(at(0)), bounds).err();
     assert_eq!(
         error,
-        Some(TrustSnapshotError::TooMany { what: crate::trust::TrustScope::Signature, found: 1, allowed: 0 })
+        Some(TrustSnapshotError::TooMany {
+            scope: crate::trust::TrustScope::Signature,
+            found: 1,
+            allowed: 0
+        })
     );
 }
 
@@ -285,8 +289,8 @@ fn rp_11_history_is_bounded_and_keeps_the_newest() {
     for second in 0..20 {
         one.record(failure(Severity::NotFound), second);
     }
-    let kept: Vec<_> = one.ledger.history(None).map(|entry| entry.timestamp).collect();
-    assert_eq!(kept, [15, 16, 17, 18, 19].map(at));
+    let timestamps: Vec<_> = one.ledger.history(None).map(|entry| entry.timestamp).collect();
+    assert_eq!(timestamps, [15, 16, 17, 18, 19].map(at));
     let smaller = TrustBounds { history: 2, ..TrustBounds::default() };
     let restored = TrustLedger::restore(one.ledger.snapshot(at(20)), smaller).unwrap();
     assert_eq!(restored.history(None).map(|entry| entry.timestamp).collect::<Vec<_>>(), [18, 19].map(at));
@@ -399,8 +403,8 @@ fn statistics_of_domains_are_bounded() {
         let subject = TrustSubject { tool: &crowd.tool, signature: &signature, domain: Some(&host) };
         crowd.ledger.record(TrustRules { signature: &crowd.rule, domain: None }, subject, OK, at(second));
     }
-    let kept: Vec<_> = crowd.ledger.snapshot(at(50)).domain_stats.into_keys().collect();
-    assert_eq!(kept, [domain("host48"), domain("host49")]);
+    let domains: Vec<_> = crowd.ledger.snapshot(at(50)).domain_stats.into_keys().collect();
+    assert_eq!(domains, [domain("host48"), domain("host49")]);
 }
 
 #[test]
@@ -444,14 +448,14 @@ fn rp_11_restored_trust_survives_an_older_snapshot() {
         forgiven.ledger = one.ledger.clone();
         forgiven.ledger.reset(TrustTarget::All, at(1811));
         one.records(&[OK; 3], 1811);
-        for (who, how) in [(&mut one, "won"), (&mut forgiven, "given back")] {
-            assert_eq!(who.state(1811), TrustState::Trusted, "{how}");
-            who.ledger.adopt(before.clone()).unwrap();
-            assert_eq!(who.state(1812), TrustState::Trusted, "{how}, and stored at {second}");
+        for (single, case) in [(&mut one, "won"), (&mut forgiven, "given back")] {
+            assert_eq!(single.state(1811), TrustState::Trusted, "{case}");
+            single.ledger.adopt(before.clone()).unwrap();
+            assert_eq!(single.state(1812), TrustState::Trusted, "{case}, and stored at {second}");
             // A new failure counts.
             let later = SingleToolLedger::escalated(TrustRule::default(), 1820);
-            who.ledger.adopt(later.ledger.snapshot(at(1821))).unwrap();
-            assert_eq!(who.state(1822), TrustState::Escalated, "{how}");
+            single.ledger.adopt(later.ledger.snapshot(at(1821))).unwrap();
+            assert_eq!(single.state(1822), TrustState::Escalated, "{case}");
         }
     }
 }

@@ -230,27 +230,27 @@ fn rp_8_the_status_has_the_way_to_recovery_under_the_given_rule() {
     for (now, state, recovers_at) in
         [(3599, TrustState::Escalated, Some(at(3600))), (3600, TrustState::Recovering, None)]
     {
-        let seen = &shown(&one, &one.rule, now)[1];
+        let view = &shown(&one, &one.rule, now)[1];
         assert_eq!(
-            (seen.standing.state, seen.recovers_at, seen.waits_for_approval),
+            (view.standing.state, view.recovers_at, view.waits_for_approval),
             (state, recovers_at, false)
         );
     }
     // With manual recovery no time leads back.
-    let asks = TrustRule { recovery: TrustRecovery::Ask, ..one.rule.clone() };
-    let seen = &shown(&one, &asks, 1_000_000)[1];
-    assert_eq!((seen.standing.state, seen.recovers_at), (TrustState::Escalated, None));
-    assert!(seen.waits_for_approval);
+    let manual = TrustRule { recovery: TrustRecovery::Ask, ..one.rule.clone() };
+    let view = &shown(&one, &manual, 1_000_000)[1];
+    assert_eq!((view.standing.state, view.recovers_at), (TrustState::Escalated, None));
+    assert!(view.waits_for_approval);
     // The rule is that of the tool, or of the domain alone.
-    let asked = std::cell::RefCell::new(Vec::new());
+    let queries = std::cell::RefCell::new(Vec::new());
     one.ledger.status(
         |tool, domain| {
-            asked.borrow_mut().push((tool.is_some(), domain.is_some()));
+            queries.borrow_mut().push((tool.is_some(), domain.is_some()));
             TrustRule::default()
         },
         at(0),
     );
-    assert_eq!(asked.into_inner(), [(true, false), (true, false)]);
+    assert_eq!(queries.into_inner(), [(true, false), (true, false)]);
 }
 
 /// The same decisions, derived from a list of all events.
@@ -350,10 +350,10 @@ proptest! {
         let mut one = SingleToolLedger::new(LedgerModel::rule());
         let mut model = LedgerModel::default();
         let mut now = 0;
-        for (passed, what) in steps {
+        for (passed, action) in steps {
             now += passed;
             let before = one.state(now);
-            let changes = match what {
+            let changes = match action {
                 0..5 => {
                     model.success(now);
                     one.record(OK, now)
@@ -383,8 +383,8 @@ proptest! {
             }
             // A restart in between does not change the state.
             let restored = TrustLedger::restore(one.ledger.snapshot(at(now)), crate::trust::TrustBounds::default());
-            let kept = SingleToolLedger { ledger: restored.unwrap(), rule: LedgerModel::rule(), ..SingleToolLedger::new(LedgerModel::rule()) };
-            prop_assert_eq!(kept.standing(now), one.standing(now));
+            let after_restart = SingleToolLedger { ledger: restored.unwrap(), rule: LedgerModel::rule(), ..SingleToolLedger::new(LedgerModel::rule()) };
+            prop_assert_eq!(after_restart.standing(now), one.standing(now));
         }
     }
 }

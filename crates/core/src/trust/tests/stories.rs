@@ -204,9 +204,9 @@ fn rp_8_notifications_carry_the_facts_and_can_be_turned_off() {
     assert!(change.notify);
 
     let changes: Vec<_> = (0..3).flat_map(|second| one.record(OK, 1800 + second)).collect();
-    let told: Vec<_> = changes.iter().map(|change| (change.from, change.to, change.notify)).collect();
+    let actual: Vec<_> = changes.iter().map(|change| (change.from, change.to, change.notify)).collect();
     assert_eq!(
-        told,
+        actual,
         [
             (TrustState::Escalated, TrustState::Recovering, false),
             (TrustState::Recovering, TrustState::Trusted, true),

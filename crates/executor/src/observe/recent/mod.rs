@@ -51,8 +51,8 @@ pub struct CallTrace {
     /// Number of steps that were left out because there were too many.
     pub left_out: u32,
     /// End of the call. Absent while it is in flight.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ended: Option<CallEnd>,
+    #[serde(rename = "ended", skip_serializing_if = "Option::is_none")]
+    pub end: Option<CallEnd>,
 }
 
 /// End of a call.
@@ -89,7 +89,7 @@ pub struct RecentActivity(Mutex<RecentCalls>);
 struct RecentCalls {
     calls: VecDeque<RecentCall>,
     /// Number of calls that were removed before the first one.
-    gone: u64,
+    removed: u64,
     /// Position of each call, counted from the first call ever.
     places: HashMap<u64, u64>,
     minutes: MinuteRing,
@@ -106,18 +106,18 @@ struct RecentCall {
 const MOST: usize = 1000;
 const MOST_FACTS: usize = 64;
 /// Maximum bytes of a failure message as it is stored and as it is shown.
-const KEPT_MESSAGE: usize = 4096;
+const STORED_MESSAGE: usize = 4096;
 const SHOWN_MESSAGE: usize = 1024;
 
 impl RecentActivity {
     /// Returns the calls with this request id, newest first.
     pub fn of_request(&self, request: &str) -> Vec<CallTrace> {
-        self.find(|seen| seen.about.request_id.as_str() == request)
+        self.find(|call| call.about.request_id.as_str() == request)
     }
 
     /// Returns the calls in flight, newest first.
     pub fn running(&self) -> Vec<CallTrace> {
-        self.find(|seen| seen.about.ended.is_none())
+        self.find(|call| call.about.end.is_none())
     }
 
     /// Returns the figures of the last hour by minute, and the totals since the start.
@@ -126,23 +126,23 @@ impl RecentActivity {
     }
 
     fn find(&self, fits: impl Fn(&RecentCall) -> bool) -> Vec<CallTrace> {
-        let kept = self.0.lock();
-        let found: Vec<_> = kept
+        let recent = self.0.lock();
+        let found: Vec<_> = recent
             .calls
             .iter()
             .rev()
-            .filter(|seen| fits(seen))
-            .map(|seen| (seen.about.clone(), seen.facts.clone()))
+            .filter(|call| fits(call))
+            .map(|call| (call.about.clone(), call.facts.clone()))
             .collect();
         // Redaction is slow, and calls must not wait for it.
-        drop(kept);
-        found.into_iter().map(|(about, facts)| told(about, &facts)).collect()
+        drop(recent);
+        found.into_iter().map(|(about, facts)| with_steps(about, &facts)).collect()
     }
 }
 
-fn told(mut trace: CallTrace, facts: &[(Timestamp, CallNotice)]) -> CallTrace {
+fn with_steps(mut trace: CallTrace, facts: &[(Timestamp, CallNotice)]) -> CallTrace {
     trace.steps = facts.iter().filter_map(|(at, notice)| step::of(*at, notice)).collect();
-    if let Some(message) = trace.ended.as_mut().and_then(|ended| ended.message.as_mut()) {
+    if let Some(message) = trace.end.as_mut().and_then(|end| end.message.as_mut()) {
         *message = steadfast_redact::excerpt(message, SHOWN_MESSAGE);
     }
     trace
@@ -150,7 +150,7 @@ fn told(mut trace: CallTrace, facts: &[(Timestamp, CallNotice)]) -> CallTrace {
 
 impl RecentCalls {
     fn find(&mut self, call: u64) -> Option<&mut RecentCall> {
-        let place = self.places.get(&call)?.checked_sub(self.gone)?;
+        let place = self.places.get(&call)?.checked_sub(self.removed)?;
         self.calls.get_mut(usize::try_from(place).ok()?)
     }
 
@@ -159,10 +159,10 @@ impl RecentCalls {
             && let Some(oldest) = self.calls.pop_front()
         {
             self.places.remove(&oldest.about.call);
-            self.gone += 1;
+            self.removed += 1;
         }
         let request = about.request;
-        self.places.insert(request.number, self.gone + self.calls.len() as u64);
+        self.places.insert(request.number, self.removed + self.calls.len() as u64);
         let about = CallTrace {
             call: request.number,
             request_id: request.id.clone(),
@@ -174,7 +174,7 @@ impl RecentCalls {
             arrived_at_ms: at,
             steps: Vec::new(),
             left_out: 0,
-            ended: None,
+            end: None,
         };
         self.calls.push_back(RecentCall { about, facts: Vec::new() });
     }
@@ -182,37 +182,37 @@ impl RecentCalls {
 
 impl EngineListener for RecentActivity {
     fn notice(&self, about: &NoticeContext<'_>, notice: &CallNotice) {
-        let mut kept = self.0.lock();
+        let mut recent = self.0.lock();
         if let CallNotice::CallStarted { at } = notice {
-            kept.begin(about, *at);
+            recent.begin(about, *at);
         }
-        let Some(seen) = kept.find(about.request.number) else { return };
-        if seen.facts.len() < MOST_FACTS {
-            seen.facts.push((about.at, notice.clone()));
+        let Some(call) = recent.find(about.request.number) else { return };
+        if call.facts.len() < MOST_FACTS {
+            call.facts.push((about.at, notice.clone()));
         } else {
-            seen.about.left_out = seen.about.left_out.saturating_add(1);
+            call.about.left_out = call.about.left_out.saturating_add(1);
         }
     }
 
     fn finished(&self, about: &NoticeContext<'_>, result: &CallResult) {
-        let failure = result.ended.as_ref().err();
+        let failure = result.outcome.as_ref().err();
         let code = failure.map(|failure| failure.code);
         let replayed = matches!(result.provenance, Provenance::Replayed { .. });
-        let ended = CallEnd {
+        let end = CallEnd {
             at_ms: about.at,
             took_ms: millis(result.took),
             status: result.status(),
             code,
             rule: failure.and_then(|failure| failure.rule.as_ref().map(ToString::to_string)),
-            message: failure.map(|failure| kept_message(failure.message.as_ref())),
+            message: failure.map(|failure| stored_message(failure.message.as_ref())),
             attempts: result.attempts,
             replayed,
         };
         let tally = CallTally::of(code, result.attempts, replayed);
-        let mut kept = self.0.lock();
-        kept.minutes.add(about.at, &tally);
-        if let Some(seen) = kept.find(about.request.number) {
-            seen.about.ended = Some(ended);
+        let mut recent = self.0.lock();
+        recent.minutes.add(about.at, &tally);
+        if let Some(call) = recent.find(about.request.number) {
+            call.about.end = Some(end);
         }
     }
 
@@ -222,8 +222,8 @@ impl EngineListener for RecentActivity {
 }
 
 /// Truncates a long message. It is redacted first if the cut could split a secret.
-fn kept_message(message: &str) -> String {
-    if message.len() <= KEPT_MESSAGE {
+fn stored_message(message: &str) -> String {
+    if message.len() <= STORED_MESSAGE {
         message.to_owned()
     } else {
         steadfast_redact::excerpt(message, SHOWN_MESSAGE)
@@ -257,16 +257,16 @@ mod tests {
             };
             engine.call(call, works).await;
         }
-        let kept = recent.0.lock();
-        assert_eq!((kept.calls.len(), kept.places.len()), (MOST, MOST));
+        let state = recent.0.lock();
+        assert_eq!((state.calls.len(), state.places.len()), (MOST, MOST));
     }
 
     #[test]
     fn a_long_message_is_not_kept_and_no_secret_is_cut_in_two() {
-        assert_eq!(kept_message("short"), "short");
+        assert_eq!(stored_message("short"), "short");
         let before = "x ".repeat(SHOWN_MESSAGE / 2 - 8);
-        let long = format!("{before}sk-live-4f9a8b7c6d5e4f3a2b1c {}", "y ".repeat(KEPT_MESSAGE));
-        let kept = kept_message(&long);
-        assert!(kept.len() <= SHOWN_MESSAGE && !kept.contains("sk-live"), "{kept}");
+        let long = format!("{before}sk-live-4f9a8b7c6d5e4f3a2b1c {}", "y ".repeat(STORED_MESSAGE));
+        let message = stored_message(&long);
+        assert!(message.len() <= SHOWN_MESSAGE && !message.contains("sk-live"), "{message}");
     }
 }

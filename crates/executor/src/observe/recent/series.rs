@@ -52,7 +52,7 @@ impl CallTally {
     /// Returns the figures of one call.
     pub(super) fn of(code: Option<Code>, attempts: u32, replayed: bool) -> Self {
         let ran = attempts > 0 || replayed;
-        let is = |what: bool| u64::from(what);
+        let is = |condition: bool| u64::from(condition);
         Self {
             calls: 1,
             successes: is(code.is_none()),
@@ -111,8 +111,8 @@ impl MinuteRing {
         let minutes = (0..HOUR as u64).rev().map(|back| {
             let number = last.saturating_sub(back);
             let at_ms = Timestamp::from_millis(number * MINUTE_MS);
-            let kept = self.places.get(place_of(number)).filter(|minute| minute.at_ms == at_ms);
-            kept.copied().unwrap_or(CallMinute { at_ms, tally: CallTally::default() })
+            let minute = self.places.get(place_of(number)).filter(|minute| minute.at_ms == at_ms);
+            minute.copied().unwrap_or(CallMinute { at_ms, tally: CallTally::default() })
         });
         CallSeries { minutes: minutes.collect(), since_start: self.since_start }
     }

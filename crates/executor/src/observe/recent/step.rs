@@ -108,20 +108,22 @@ fn words(at: Timestamp, notice: &CallNotice) -> Option<StepParts<'_>> {
             Some(("attempt_ended", Good, format!("attempt {attempt} answered after {}", span(*took)), None))
         }
         CallNotice::AttemptEnded { attempt, took, failure: Some(failed) } => {
-            let seen = match failed.reach {
+            let observation = match failed.reach {
                 AttemptReach::NotSent => "the request was never sent",
                 AttemptReach::Refused => "the request was refused",
                 AttemptReach::Unknown | AttemptReach::Answered => failed.observed.describe(),
             };
             // Without a response, the message is not that of the tool.
-            let said = if seen == UnknownOutcomeReason::NoAnswer.describe() { "" } else { &failed.said };
-            let words = steadfast_redact::excerpt(said, LONGEST_WORDS);
+            let message =
+                if observation == UnknownOutcomeReason::NoAnswer.describe() { "" } else { &failed.message };
+            let words = steadfast_redact::excerpt(message, LONGEST_WORDS);
             let words = if words.is_empty() { words } else { format!(" ({words})") };
             let nature = match failed.nature {
                 FaultNature::Transient => "a retry may help",
                 FaultNature::Permanent => "a retry would not help",
             };
-            let text = format!("attempt {attempt} failed after {}: {seen}{words}; {nature}", span(*took));
+            let text =
+                format!("attempt {attempt} failed after {}: {observation}{words}; {nature}", span(*took));
             Some(("attempt_ended", Bad, text, Some(&failed.rule)))
         }
         CallNotice::InputRequired => plain("input_required", Waiting, "the tool asks for input first"),
@@ -140,8 +142,8 @@ fn words(at: Timestamp, notice: &CallNotice) -> Option<StepParts<'_>> {
                 RetryStop::Deadline => {
                     ("no more retries: the caller's deadline comes first".to_owned(), "retry.deadline")
                 }
-                RetryStop::RetryAfter(wanted) => (
-                    format!("no more retries: the server asks to wait {}", span(*wanted)),
+                RetryStop::RetryAfter(delay) => (
+                    format!("no more retries: the server asks to wait {}", span(*delay)),
                     "retry.retry_after",
                 ),
                 RetryStop::Budget => (
@@ -228,17 +230,17 @@ fn words(at: Timestamp, notice: &CallNotice) -> Option<StepParts<'_>> {
 }
 
 fn breaker(scope: BreakerScope, transition: &BreakerTransition) -> (String, StepTone) {
-    let whose = match scope {
+    let subject = match scope {
         BreakerScope::Tool => "the breaker of the tool",
         BreakerScope::Dependency => "the breaker of what it depends on",
     };
-    let (how, tone) = match transition.to {
+    let (change, tone) = match transition.to {
         State::Closed => ("closes: calls are let through again", StepTone::Good),
         State::Open => ("opens: calls are refused", StepTone::Bad),
         State::HalfOpen => ("is half-open: one call is let through as a probe", StepTone::Waiting),
         State::ForcedOpen => ("is forced open", StepTone::Bad),
     };
-    (format!("{whose} {how}"), tone)
+    (format!("{subject} {change}"), tone)
 }
 
 const fn reason(reason: TransitionReason) -> &'static str {
@@ -312,7 +314,7 @@ mod tests {
                 severity: Severity::Transient,
                 rule: Cow::Borrowed("x"),
                 observed: UnknownOutcomeReason::ConnectionLost,
-                said: "token=hunter2-and-more".into(),
+                message: "token=hunter2-and-more".into(),
             }),
         };
         let (trusted, escalated) = (TrustState::Trusted, TrustState::Escalated);
@@ -379,14 +381,14 @@ mod tests {
             severity: Severity::Transient,
             rule: Cow::Borrowed("http.503"),
             observed: UnknownOutcomeReason::ErrorAnswer,
-            said: "the server answered with the status 503".into(),
+            message: "the server answered with the status 503".into(),
         };
-        let ended = CallNotice::AttemptEnded {
+        let notice = CallNotice::AttemptEnded {
             attempt: 2,
             took: Duration::from_millis(1500),
             failure: Some(failure),
         };
-        let step = of(Timestamp::from_millis(5), &ended).unwrap();
+        let step = of(Timestamp::from_millis(5), &notice).unwrap();
         assert_eq!(
             step.text,
             "attempt 2 failed after 1.5 s: the request was refused (the server answered with the status 503); a retry may help"

@@ -108,7 +108,7 @@ fn remove_left_behind(all: &Path) {
 fn remove(own: &Path) {
     match fs::remove_dir_all(own) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!(event = "result.left_behind", folder = %own.display(), why = %error);
+            tracing::warn!(event = "result.left_behind", folder = %own.display(), "why" = %error);
         }
         Ok(()) | Err(_) => _ = fs::remove_file(own.with_extension(LOCK)),
     }
@@ -178,14 +178,14 @@ mod tests {
     async fn files_of_dead_processes_are_removed_and_those_of_living_ones_stay() {
         let all = ResultTestFolder::new("result-files-left");
         let living = ResultFolder::new(all.0.clone(), "living");
-        let kept = living.write("living-1", "a".to_owned()).await.unwrap();
+        let stored = living.write("living-1", "a".to_owned()).await.unwrap();
         let dead = ResultFolder::new(all.0.clone(), "dead");
         let left = dead.write("dead-1", "b".to_owned()).await.unwrap().path().to_owned();
         fs::write(&left, "b").unwrap();
         // The effect of the end of its process.
         drop(dead);
         ResultFolder::new(all.0.clone(), "next");
-        assert!(!left.exists() && kept.path().exists());
+        assert!(!left.exists() && stored.path().exists());
         let names = fs::read_dir(&all.0).unwrap().map(|entry| entry.unwrap().file_name());
         let mut names: Vec<_> = names.collect();
         names.sort();
@@ -196,8 +196,9 @@ mod tests {
     async fn a_folder_that_cannot_be_written_is_reported() {
         let all = ResultTestFolder::new("result-files-not");
         fs::write(&all.0, "a file in its place").unwrap();
-        let why = ResultFolder::new(all.0.clone(), "mark").write("mark-1", "a".to_owned()).await.unwrap_err();
-        assert!(why.contains("mark-1.txt cannot be written: "), "{why}");
+        let error =
+            ResultFolder::new(all.0.clone(), "mark").write("mark-1", "a".to_owned()).await.unwrap_err();
+        assert!(error.contains("mark-1.txt cannot be written: "), "{error}");
         fs::remove_file(&all.0).unwrap();
     }
 }

@@ -31,7 +31,7 @@ use crate::client::identity::ClientIdentity;
 /// The large results of a gateway.
 #[derive(Debug)]
 pub struct LargeResults {
-    kept: Mutex<LargeResultStore<ResultContent>>,
+    store: Mutex<LargeResultStore<ResultContent>>,
     /// The folder for result files, for clients that read files.
     folder: Option<ResultFolder>,
     /// The prefix of the ids of its results, which distinguishes them from those of another gateway.
@@ -103,7 +103,7 @@ impl LargeResults {
         let mark = random(MARK);
         let folder = mark.as_deref().zip(folder).map(|(mark, folder)| ResultFolder::new(folder, mark));
         Arc::new(Self {
-            kept: Mutex::new(LargeResultStore::new(bounds)),
+            store: Mutex::new(LargeResultStore::new(bounds)),
             folder,
             mark,
             changed: Notify::new(),
@@ -163,14 +163,14 @@ impl LargeResults {
         let all: Vec<&str> = texts.all().collect();
         let cut = cut(&all, limit)?;
         let (id, place) = match self.keep(whole(&all), reader, limit, by, now).await {
-            Ok(kept) => kept,
-            Err(why) => {
+            Ok(stored) => stored,
+            Err(reason) => {
                 let bytes = cut.bytes;
-                tracing::warn!(event = "result.not_kept", bytes, %why, "a result over the limit is not shortened");
+                tracing::warn!(event = "result.not_kept", bytes, "why" = %reason, "a result over the limit is not shortened");
                 return None;
             }
         };
-        let notice = CutNotice { cut: &cut, place: &place, keep: self.kept.lock().bounds().keep };
+        let notice = CutNotice { cut: &cut, place: &place, keep: self.store.lock().bounds().keep };
         let shown = texts.replaced(&notice);
         let (gap_start, gap_end) = (cut.gap.start, cut.gap.end);
         let read_at = place.address().to_owned();
@@ -189,16 +189,16 @@ impl LargeResults {
         let in_file = by == ReadMethod::File;
         // The same text is stored once in memory and once as a file.
         let digest = Digest::of([text.as_bytes(), &[u8::from(in_file)]].concat().as_slice());
-        let same = |kept: &LargeResult<ResultContent>| {
-            let id = kept.about.id.to_string();
-            let place = kept.content.place(&id, by);
+        let same = |result: &LargeResult<ResultContent>| {
+            let id = result.about.id.to_string();
+            let place = result.content.place(&id, by);
             (id, place)
         };
-        if let Some(same) = self.kept.lock().renew(reader, digest, now).map(same) {
+        if let Some(same) = self.store.lock().renew(reader, digest, now).map(same) {
             return Ok(same);
         }
         let bytes = text.len();
-        if !self.kept.lock().takes(bytes) {
+        if !self.store.lock().takes(bytes) {
             return Err(TOO_LARGE.to_owned());
         }
         let no_randomness = || "the operating system provides no randomness for its id".to_owned();
@@ -211,7 +211,7 @@ impl LargeResults {
         };
         let new = NewLargeResult { id: id.as_str().into(), reader: reader.clone(), digest, bytes, page };
         let place = content.place(&id, by);
-        let dropped = self.kept.lock().keep(new, content, now);
+        let dropped = self.store.lock().keep(new, content, now);
         self.changed.notify_one();
         // The lock is not held while files are removed.
         drop(dropped.map_err(|_| TOO_LARGE.to_owned())?);
@@ -227,8 +227,8 @@ impl LargeResults {
         now: Timestamp,
     ) -> Result<ResultPage, ResultReadError> {
         let (text, most, expires) = {
-            let kept = self.kept.lock();
-            match kept.find(id, may_read, now) {
+            let store = self.store.lock();
+            match store.find(id, may_read, now) {
                 Some(LargeResult { about, expires, content: ResultContent::Text(text) }) => {
                     (text.clone(), about.page, *expires)
                 }
@@ -247,13 +247,13 @@ impl LargeResults {
     /// this one.
     pub(crate) fn named<'u>(&self, uri: &'u str) -> Option<ResultUri<'u>> {
         let name = uri.strip_prefix(URI)?;
-        let is_ours = self
+        let is_known = self
             .mark
             .as_deref()
             .is_some_and(|mark| name.strip_prefix(mark).is_some_and(|rest| rest.starts_with('-')));
         let (id, query) = name.split_once('?').unwrap_or((name, "offset=0"));
         let offset = query.strip_prefix("offset=").and_then(|offset| offset.parse().ok());
-        is_ours.then_some(ResultUri { id, offset })
+        is_known.then_some(ResultUri { id, offset })
     }
 
     /// Drops expired results, until this future is dropped.
@@ -261,8 +261,8 @@ impl LargeResults {
         loop {
             let now = engine.now();
             let (expired, next) = {
-                let mut kept = self.kept.lock();
-                (kept.expire(now), kept.next_expiry())
+                let mut store = self.store.lock();
+                (store.expire(now), store.next_expiry())
             };
             drop(expired);
             match next {
@@ -277,7 +277,7 @@ impl LargeResults {
 
     /// Drops all results and their files.
     pub fn clear(&self) {
-        let all = self.kept.lock().clear();
+        let all = self.store.lock().clear();
         drop(all);
         if let Some(folder) = &self.folder {
             folder.remove();

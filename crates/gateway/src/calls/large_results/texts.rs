@@ -48,15 +48,16 @@ impl<'o> ResultTexts<'o> {
     pub(super) fn of(output: &'o ToolOutput) -> Option<Self> {
         let content = output.content.as_str();
         let error = output.metadata.as_ref().filter(|_| content == "null").map(RawJson::as_str);
-        let form =
-            if let Some(said) = error.and_then(|error| scan::get(error, "message")).and_then(scan::string) {
-                OutputForm::Error(said)
-            } else if let Some(text) = scan::string(content) {
-                OutputForm::Plain(text)
-            } else {
-                let blocks = serde_json::from_str::<Vec<&RawValue>>(scan::get(content, "content")?).ok()?;
-                OutputForm::Blocks(blocks.into_iter().map(|block| ContentBlock::of(block.get())).collect())
-            };
+        let form = if let Some(message) =
+            error.and_then(|error| scan::get(error, "message")).and_then(scan::string)
+        {
+            OutputForm::Error(message)
+        } else if let Some(text) = scan::string(content) {
+            OutputForm::Plain(text)
+        } else {
+            let blocks = serde_json::from_str::<Vec<&RawValue>>(scan::get(content, "content")?).ok()?;
+            OutputForm::Blocks(blocks.into_iter().map(|block| ContentBlock::of(block.get())).collect())
+        };
         Some(Self { output, form })
     }
 
@@ -77,8 +78,8 @@ impl<'o> ResultTexts<'o> {
         match &self.form {
             OutputForm::Error(text) => {
                 let error = metadata.as_ref().map_or("{}", RawJson::as_str);
-                let said = with_text(error, "message", |_| left(text).unwrap_or_default());
-                let metadata = said.map(RawJson::from_trusted).or_else(|| metadata.clone());
+                let shortened = with_text(error, "message", |_| left(text).unwrap_or_default());
+                let metadata = shortened.map(RawJson::from_trusted).or_else(|| metadata.clone());
                 ToolOutput { content: content.clone(), metadata }
             }
             OutputForm::Plain(text) => {

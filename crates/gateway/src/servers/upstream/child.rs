@@ -35,7 +35,7 @@ pub(super) struct ChildConnection {
     /// The newest generation that hangs and gets no new request.
     hangs: watch::Sender<Generation>,
     /// The newest generation whose output was read to its end.
-    heard_out: watch::Sender<Generation>,
+    drained: watch::Sender<Generation>,
 }
 
 /// The connection to one incarnation.
@@ -67,8 +67,8 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 
 impl ChildConnection {
     pub(super) fn new(supervisor: Supervisor) -> Self {
-        let (hangs, heard_out) = (watch::Sender::new(Generation::NONE), watch::Sender::new(Generation::NONE));
-        Self { supervisor, line: watch::Sender::new(None), hangs, heard_out }
+        let (hangs, drained) = (watch::Sender::new(Generation::NONE), watch::Sender::new(Generation::NONE));
+        Self { supervisor, line: watch::Sender::new(None), hangs, drained }
     }
 
     /// Returns its state, with this number of tools.
@@ -77,7 +77,7 @@ impl ChildConnection {
         InstanceView {
             state: InstanceState::from(&status.state),
             restarts: status.restarts,
-            last_end: status.last_end.map(|last| EndView { at_ms: last.at, why: last.end.to_string() }),
+            last_end: status.last_end.map(|last| EndView { at_ms: last.at, reason: last.end.to_string() }),
             stderr: self.supervisor.stderr().tail(LINES_SHOWN),
             tools,
         }
@@ -94,11 +94,11 @@ impl ChildConnection {
         &self,
         server: &UpstreamServer,
         request: &RpcMessage,
-        ears: NotificationReceivers,
+        receivers: NotificationReceivers,
     ) -> Result<PendingRequest, AttemptFault> {
         let number = self.up().await?;
         let line = self.line_of(number)?;
-        line.send(server, request, ears).await
+        line.send(server, request, receivers).await
     }
 
     /// Returns an incarnation that is ready and does not hang.
@@ -116,7 +116,7 @@ impl ChildConnection {
 
     /// Returns the current generation, or the last one.
     pub(super) fn life(&self) -> Generation {
-        self.line.borrow().as_ref().map_or(*self.heard_out.borrow(), |line| line.number.into())
+        self.line.borrow().as_ref().map_or(*self.drained.borrow(), |line| line.number.into())
     }
 
     /// Ends a generation in which a request with unknown outcome hangs. Returns when no process of it is left and its
@@ -124,7 +124,7 @@ impl ChildConnection {
     pub(super) async fn end(&self, server: &Arc<UpstreamServer>, life: Generation, settling: SettlingPolicy) {
         let up = |state: &State| matches!(state, State::Up(number) if Generation::from(*number) == life);
         if up(&self.supervisor.status().borrow().state)
-            && timeout(settling.grace, self.gone(life)).await.is_err()
+            && timeout(settling.grace, self.wait_until_gone(life)).await.is_err()
         {
             let is_new = self.hangs.send_if_modified(|hangs| {
                 let newer = *hangs < life;
@@ -132,22 +132,22 @@ impl ChildConnection {
                 newer
             });
             if is_new {
-                let why = "it did not answer a cancelled call; it gets no new calls and is replaced";
-                tracing::warn!(event = "server.hung", server = %server.name, why);
+                let reason = "it did not answer a cancelled call; it gets no new calls and is replaced";
+                tracing::warn!(event = "server.hung", server = %server.name, "why" = reason);
             }
             // It gets no more calls, so it has to be replaced, even if the caller stops waiting for its end.
             let server = server.clone();
             let condemned = tokio::spawn(async move {
-                if let ServerConnection::Child(child) = &server.way {
+                if let ServerConnection::Child(child) = &server.connection {
                     child.replace(&server.pending, life, settling.drain).await;
                 }
             });
             let _ = condemned.await;
         }
-        self.gone(life).await;
-        let mut heard_out = self.heard_out.subscribe();
+        self.wait_until_gone(life).await;
+        let mut drained = self.drained.subscribe();
         // A process that left its group may hold the output open. It no longer counts as part of the server.
-        let _ = timeout(LAST_WORDS, heard_out.wait_for(|heard| *heard >= life)).await;
+        let _ = timeout(LAST_WORDS, drained.wait_for(|drained| *drained >= life)).await;
     }
 
     /// Replaces a generation that hangs. Its other requests may finish first; those that are safe to repeat run at the
@@ -162,12 +162,12 @@ impl ChildConnection {
     }
 
     /// Waits until no process of this generation is left. One that could not be ended never counts as gone.
-    async fn gone(&self, life: Generation) {
+    async fn wait_until_gone(&self, life: Generation) {
         let mut status = self.supervisor.status();
-        let gone = status.wait_for(|status| {
+        let waiting = status.wait_for(|status| {
             incarnation(&status.state).is_none_or(|number| Generation::from(number) != life)
         });
-        let survived = match gone.await {
+        let survived = match waiting.await {
             Ok(status) => status.last_end.as_ref().is_some_and(|last| {
                 Generation::from(last.incarnation) == life
                     && matches!(
@@ -203,8 +203,8 @@ impl ChildConnection {
         }
     }
 
-    pub(super) async fn answer(&self, asked_by: Generation, answer: &RpcMessage) {
-        let line = self.line.borrow().clone().filter(|line| Generation::from(line.number) == asked_by);
+    pub(super) async fn answer(&self, requested_by: Generation, answer: &RpcMessage) {
+        let line = self.line.borrow().clone().filter(|line| Generation::from(line.number) == requested_by);
         if let Some(line) = line {
             let _ = timeout(TOLD, line.sender.send(answer)).await;
         }
@@ -280,13 +280,13 @@ impl ChildConnection {
             };
             let mut beside = pin!(async { tokio::join!(greeting, writing) });
             let fault = tokio::select! {
-                why = reading => {
+                reason = reading => {
                     self.line.send_replace(None);
-                    let last_words = self.last_words(number, why);
+                    let last_words = self.last_words(number, reason);
                     // A write in progress shows if the child still reads.
                     tokio::select! {
                         biased;
-                        _ = &mut beside => self.last_words(number, why).await,
+                        _ = &mut beside => self.last_words(number, reason).await,
                         fault = last_words => fault,
                     }
                 }
@@ -296,7 +296,7 @@ impl ChildConnection {
                 }
             };
             server.pending.fail_all(number.into(), &fault);
-            self.heard_out.send_replace(number.into());
+            self.drained.send_replace(number.into());
             server.notify_owner(ServerEvent::Died(number.into())).await;
         }
     }
@@ -304,16 +304,16 @@ impl ChildConnection {
     /// Restores the state of the last incarnation in a new one. The first one is initialized by its client.
     async fn greet(&self, server: &Arc<UpstreamServer>, line: IncarnationLine) {
         self.line.send_replace(Some(line.clone()));
-        if !server.handshake.has_begun() {
+        if !server.handshake.has_started() {
             return;
         }
-        let said = server.repeat(
+        let handshake = server.repeat(
             |request| {
                 async { line.send(server, &{ request }, NotificationReceivers::default()).await }.boxed()
             },
             |notification| async { _ = line.sender.send(&{ notification }).await }.boxed(),
         );
-        match timeout(HANDSHAKE, said).await {
+        match timeout(HANDSHAKE, handshake).await {
             Ok(Ok(())) => {
                 self.supervisor.ready(line.number).await;
                 if line.number.get() > 1 {
@@ -328,7 +328,7 @@ impl ChildConnection {
                 }
             }
             Ok(Err(fault)) => {
-                tracing::warn!(event = "server.handshake", server = %server.name, why = %fault.message)
+                tracing::warn!(event = "server.handshake", server = %server.name, "why" = %fault.message)
             }
             Err(_) => self.supervisor.condemn(line.number, "it did not answer the handshake in time").await,
         }
@@ -336,8 +336,8 @@ impl ChildConnection {
 
     /// Returns the fault for requests without an answer. A server that closed its output mostly exits at the same
     /// moment.
-    async fn last_words(&self, number: IncarnationNumber, why: &'static str) -> AttemptFault {
-        self.supervisor.condemn(number, why).await;
+    async fn last_words(&self, number: IncarnationNumber, reason: &'static str) -> AttemptFault {
+        self.supervisor.condemn(number, reason).await;
         let exit = exit_of(self.supervisor.status(), number).await;
         match exit {
             Some((exit, stderr)) => with_last_words(exit.fault(SendProgress::Yes), &stderr),
@@ -345,7 +345,7 @@ impl ChildConnection {
                 let source =
                     FaultSource::Transport { error: TransportError::ConnectionClosed, written: true };
                 let fault =
-                    AttemptFault::new(source, format!("the connection to the server was lost: {why}"));
+                    AttemptFault::new(source, format!("the connection to the server was lost: {reason}"));
                 with_last_words(fault, &self.supervisor.stderr().tail(LINES_SHOWN))
             }
         }
@@ -367,9 +367,9 @@ impl IncarnationLine {
         &self,
         server: &UpstreamServer,
         request: &RpcMessage,
-        ears: NotificationReceivers,
+        receivers: NotificationReceivers,
     ) -> Result<PendingRequest, AttemptFault> {
-        let (place, sent) = server.enter(self.number.into(), request, ears);
+        let (place, sent) = server.enter(self.number.into(), request, receivers);
         let taken = ReadPossibility::default();
         server.pending.sent(place.number, taken.clone());
         match self.sender.send_marked(&sent, taken).await {
@@ -415,15 +415,15 @@ async fn read(
             None => return "it closed its output",
             Some(Err(_)) => return "what it writes cannot be read",
             Some(Ok(LineItem::Message(message))) => message,
-            Some(Ok(LineItem::NotAMessage { line, why })) => {
-                server.handle_malformed(&line, &why);
+            Some(Ok(LineItem::NotAMessage { line, error })) => {
+                server.handle_malformed(&line, &error);
                 let line = String::from_utf8_lossy(line.get(..200).unwrap_or(&line)).into_owned();
                 let line = steadfast_redact::text(&line).into_owned();
-                tracing::warn!(event = "server.garbage", server = %server.name, line, %why);
+                tracing::warn!(event = "server.garbage", server = %server.name, line, "why" = %error);
                 continue;
             }
-            Some(Ok(LineItem::TooLong(said))) => {
-                if let Some(refusal) = server.handle_overlong(life, &said, None).refusal {
+            Some(Ok(LineItem::TooLong(long))) => {
+                if let Some(refusal) = server.handle_overlong(life, &long, None).refusal {
                     server.answer(life, &refusal).await;
                 }
                 continue;

@@ -24,7 +24,7 @@ struct HandshakeState {
     /// The parameters of `initialize`. `None` in the modern era.
     initialize: Option<JsonText>,
     /// True if the client has sent anything. Before that there is nothing to repeat.
-    begun: bool,
+    is_started: bool,
     /// The combined settings of all clients.
     wished: UpstreamPreferences,
     /// The digest of the last tool list, first page only.
@@ -87,7 +87,12 @@ impl Handshake {
     /// Restores the handshake of an earlier process.
     pub(crate) fn restored(written: StoredHandshake) -> Self {
         let initialize = written.initialize.as_deref().and_then(raw_json);
-        Self(Mutex::new(HandshakeState { initialize, begun: true, wished: written.wished(), tools: None }))
+        Self(Mutex::new(HandshakeState {
+            initialize,
+            is_started: true,
+            wished: written.wished(),
+            tools: None,
+        }))
     }
 
     /// Returns the handshake in its stored form.
@@ -114,28 +119,28 @@ impl Handshake {
     }
 
     /// Returns true if there is anything to repeat.
-    pub(crate) fn has_begun(&self) -> bool {
-        self.0.lock().begun
+    pub(crate) fn has_started(&self) -> bool {
+        self.0.lock().is_started
     }
 
     /// Returns true if the client declared support for form elicitation.
     pub(crate) fn elicits(&self) -> bool {
-        let told = self.0.lock();
-        let params = told.initialize.as_ref().map(JsonText::as_str);
+        let state = self.0.lock();
+        let params = state.initialize.as_ref().map(JsonText::as_str);
         params.and_then(|params| scan::get(params, "capabilities")).is_some_and(crate::protocol::elicits)
     }
 
     /// Records that a client of the modern era sent something.
     pub(crate) fn spoke(&self) {
-        self.0.lock().begun = true;
+        self.0.lock().is_started = true;
     }
 
     /// Stores the `initialize` request for a server that is not reachable yet.
     pub(crate) fn intend(&self, initialize: &RpcMessage) {
-        let mut told = self.0.lock();
-        if told.initialize.is_none() {
-            told.initialize = initialize.params_json();
-            told.begun = true;
+        let mut state = self.0.lock();
+        if state.initialize.is_none() {
+            state.initialize = initialize.params_json();
+            state.is_started = true;
         }
     }
 
@@ -146,8 +151,8 @@ impl Handshake {
 
     /// Returns the log level of a legacy client.
     pub(super) fn log_level(&self) -> Option<JsonText> {
-        let told = self.0.lock();
-        let level = told.wished.log_level.as_ref().and_then(|params| scan::get(params.as_str(), "level"));
+        let state = self.0.lock();
+        let level = state.wished.log_level.as_ref().and_then(|params| scan::get(params.as_str(), "level"));
         level.and_then(|level| JsonText::parse(level.to_owned()).ok())
     }
 
@@ -160,25 +165,25 @@ impl Handshake {
     pub(crate) fn answered(&self, request: &RpcMessage, response: &RpcMessage) -> bool {
         let (Some(method), Some(result)) = (request.method(), response.result()) else { return false };
         let params = || request.params_json();
-        let mut told = self.0.lock();
-        told.begun = true;
+        let mut state = self.0.lock();
+        state.is_started = true;
         match method {
-            "initialize" => told.initialize = params(),
-            "logging/setLevel" => told.wished.log_level = params(),
+            "initialize" => state.initialize = params(),
+            "logging/setLevel" => state.wished.log_level = params(),
             "resources/subscribe" => {
                 if let (Some(uri), Some(params)) = (request.param_text("uri"), params())
-                    && told.wished.watched.len() < MOST_WATCHED
+                    && state.wished.watched.len() < MOST_WATCHED
                 {
-                    told.wished.watched.insert(uri.into_owned(), params);
+                    state.wished.watched.insert(uri.into_owned(), params);
                 }
             }
             "resources/unsubscribe" => {
                 if let Some(uri) = request.param_text("uri") {
-                    told.wished.watched.remove(&*uri);
+                    state.wished.watched.remove(&*uri);
                 }
             }
             "tools/list" if request.param("cursor").is_none() => {
-                told.tools = tools(result);
+                state.tools = tools(result);
                 return false;
             }
             _ => return false,
@@ -188,15 +193,15 @@ impl Handshake {
 
     /// Returns the messages for a new incarnation, or `None` before any client sent something.
     pub(super) fn words(&self) -> Option<HandshakeMessages> {
-        let told = self.0.lock();
-        if !told.begun {
+        let state = self.0.lock();
+        if !state.is_started {
             return None;
         }
         // The ids are assigned when they are sent.
         let request =
             |method, params: &JsonText| RpcMessage::request(&RpcId::number(0), method, Some(params));
-        let initialize = told.initialize.iter().map(|params| request("initialize", params));
-        Some(HandshakeMessages { requests: initialize.chain(told.wished.requests()).collect() })
+        let initialize = state.initialize.iter().map(|params| request("initialize", params));
+        Some(HandshakeMessages { requests: initialize.chain(state.wished.requests()).collect() })
     }
 
     /// Returns true if a restarted server has other tools than those that its client knows.

@@ -65,7 +65,7 @@ pub(crate) struct UpstreamServer {
     bridge: EraBridge,
     pending: Arc<PendingRequests>,
     owner: OnceLock<Arc<dyn ServerOwner>>,
-    way: ServerConnection,
+    connection: ServerConnection,
 }
 
 enum ServerConnection {
@@ -122,7 +122,7 @@ impl UpstreamServer {
         backend: Backend,
         handshake: Handshake,
     ) -> (Arc<Self>, ServerProcesses) {
-        let (way, incarnations) = match backend {
+        let (connection, incarnations) = match backend {
             Backend::Child(supervisor, incarnations) => {
                 (ServerConnection::Child(ChildConnection::new(supervisor)), Some(incarnations))
             }
@@ -130,7 +130,7 @@ impl UpstreamServer {
                 ServerConnection::Remote(Box::new(RemoteConnection::new(
                     server,
                     headers,
-                    handshake.has_begun(),
+                    handshake.has_started(),
                 ))),
                 None,
             ),
@@ -138,15 +138,24 @@ impl UpstreamServer {
         let (catalog, bridge, pending) = (Arc::default(), EraBridge::default(), Arc::default());
         let (breaker, owner) = (SharedBreaker::new(CircuitBreaker::default()), OnceLock::new());
         let name = reporter.name.clone();
-        let server =
-            Arc::new(Self { name, handshake, catalog, breaker, reporter, bridge, pending, owner, way });
+        let server = Arc::new(Self {
+            name,
+            handshake,
+            catalog,
+            breaker,
+            reporter,
+            bridge,
+            pending,
+            owner,
+            connection,
+        });
         (server, ServerProcesses(incarnations))
     }
 
     /// Returns its state.
     pub(crate) fn look(&self) -> InstanceView {
         let tools = self.catalog.len();
-        match &self.way {
+        match &self.connection {
             ServerConnection::Child(child) => child.look(tools),
             ServerConnection::Remote(_) => InstanceView {
                 state: InstanceState::Elsewhere,
@@ -160,7 +169,7 @@ impl UpstreamServer {
 
     /// Returns its last failure if it is down because of that.
     pub(crate) fn failure(&self) -> Option<ServerFailure> {
-        match &self.way {
+        match &self.connection {
             ServerConnection::Child(child) => child.failure(),
             ServerConnection::Remote(_) => None,
         }
@@ -169,7 +178,7 @@ impl UpstreamServer {
     /// Runs the server and sends its events to the owner.
     pub(crate) async fn keep(self: Arc<Self>, keeping: ServerProcesses, owner: Arc<dyn ServerOwner>) {
         let _ = self.owner.set(owner);
-        match (&self.way, keeping) {
+        match (&self.connection, keeping) {
             (ServerConnection::Child(child), ServerProcesses(Some(incarnations))) => {
                 child.keep(&self, incarnations).await
             }
@@ -206,7 +215,7 @@ impl UpstreamServer {
 
     /// Waits until the server is ready.
     async fn wait_until_ready(self: &Arc<Self>) -> Result<(), AttemptFault> {
-        match &self.way {
+        match &self.connection {
             ServerConnection::Child(child) => child.awake().await,
             ServerConnection::Remote(remote) => remote.restore_session(self).await,
         }
@@ -224,17 +233,17 @@ impl UpstreamServer {
     async fn pass(
         self: &Arc<Self>,
         request: &RpcMessage,
-        ears: NotificationReceivers,
+        receivers: NotificationReceivers,
     ) -> Result<PendingRequest, AttemptFault> {
-        match &self.way {
-            ServerConnection::Child(child) => child.send(self, request, ears).await,
-            ServerConnection::Remote(remote) => remote.send(self, request, ears).await,
+        match &self.connection {
+            ServerConnection::Child(child) => child.send(self, request, receivers).await,
+            ServerConnection::Remote(remote) => remote.send(self, request, receivers).await,
         }
     }
 
     /// Sends a request without translation to a server that is not ready yet.
     async fn pass_first(self: &Arc<Self>, request: &RpcMessage) -> Result<PendingRequest, AttemptFault> {
-        match &self.way {
+        match &self.connection {
             ServerConnection::Child(child) => child.send_first(self, request).await,
             ServerConnection::Remote(remote) => remote.send_first(self, request),
         }
@@ -242,7 +251,7 @@ impl UpstreamServer {
 
     /// Sends a notification without translation.
     async fn pass_notification(self: &Arc<Self>, notification: &RpcMessage) {
-        match &self.way {
+        match &self.connection {
             ServerConnection::Child(child) => child.tell(notification).await,
             ServerConnection::Remote(remote) => remote.tell(self, notification).await,
         }
@@ -256,22 +265,22 @@ impl UpstreamServer {
         self.pending.withdraw(place.number);
         // A request that was sent on behalf of this one is cancelled too.
         self.pending.withdraw(place.sent_as());
-        let is_done = match &self.way {
+        let is_done = match &self.connection {
             ServerConnection::Remote(remote) => remote.is_withdrawn_by_leaving(place),
             ServerConnection::Child(_) => false,
         };
-        let told = (!is_done).then(|| cancel(&place.id(), "the request was cancelled"));
+        let cancellation = (!is_done).then(|| cancel(&place.id(), "the request was cancelled"));
         let server = self.clone();
         async move {
-            if let Some(told) = told {
-                server.notify(&told).await;
+            if let Some(cancellation) = cancellation {
+                server.notify(&cancellation).await;
             }
         }
     }
 
     /// Returns the visibility of the end of an attempt.
-    pub(crate) fn sees_end(&self) -> AttemptEndVisibility {
-        match &self.way {
+    pub(crate) fn end_visibility(&self) -> AttemptEndVisibility {
+        match &self.connection {
             ServerConnection::Child(_) => AttemptEndVisibility::Visible,
             ServerConnection::Remote(_) => AttemptEndVisibility::Hidden,
         }
@@ -280,7 +289,7 @@ impl UpstreamServer {
     /// Ends the generation in which a request with unknown outcome hangs. Returns when nothing of it is left and its
     /// output was read to its end.
     pub(crate) async fn end(self: &Arc<Self>, sent: SentRequest, settling: SettlingPolicy) {
-        match &self.way {
+        match &self.connection {
             ServerConnection::Child(child) => {
                 let life = match sent.life() {
                     // The request was answered by the gateway or went to the current generation.
@@ -294,19 +303,19 @@ impl UpstreamServer {
     }
 
     /// Answers a request of this generation.
-    pub(crate) async fn answer(self: &Arc<Self>, asked_by: Generation, answer: &RpcMessage) {
-        if asked_by == Generation::NONE {
+    pub(crate) async fn answer(self: &Arc<Self>, requested_by: Generation, answer: &RpcMessage) {
+        if requested_by == Generation::NONE {
             return self.bridge.answered(answer);
         }
-        match &self.way {
-            ServerConnection::Child(child) => child.answer(asked_by, answer).await,
-            ServerConnection::Remote(remote) => remote.answer(self, asked_by, answer).await,
+        match &self.connection {
+            ServerConnection::Child(child) => child.answer(requested_by, answer).await,
+            ServerConnection::Remote(remote) => remote.answer(self, requested_by, answer).await,
         }
     }
 
     /// Marks the server as ready after its handshake.
     pub(crate) async fn mark_ready(&self) {
-        match &self.way {
+        match &self.connection {
             ServerConnection::Child(child) => child.is_ready().await,
             ServerConnection::Remote(_) => {}
         }
@@ -315,7 +324,7 @@ impl UpstreamServer {
     /// Stops the server and waits until nothing of it is left.
     pub(crate) async fn stop(&self) {
         self.bridge.stop();
-        match &self.way {
+        match &self.connection {
             ServerConnection::Child(child) => child.stop().await,
             ServerConnection::Remote(remote) => remote.stop().await,
         }
@@ -326,9 +335,9 @@ impl UpstreamServer {
         &self,
         life: Generation,
         request: &RpcMessage,
-        ears: NotificationReceivers,
+        receivers: NotificationReceivers,
     ) -> (PendingRequest, RpcMessage) {
-        let place = self.pending.enter(life, ears);
+        let place = self.pending.enter(life, receivers);
         let mut sent = request.rewrite().id(&place.id());
         if request.progress_token().is_some() {
             sent = sent.meta("progressToken", place.id().to_json());
@@ -345,8 +354,8 @@ impl UpstreamServer {
                 return;
             }
             RpcMessageKind::Error { id: None } => {
-                let why = message.error_text().unwrap_or_default();
-                tracing::warn!(event = "server.error", server = %self.name, %why);
+                let reason = message.error_text().unwrap_or_default();
+                tracing::warn!(event = "server.error", server = %self.name, "why" = %reason);
                 return;
             }
             RpcMessageKind::Notification { .. } if self.pending.deliver_notification(life, &message) => {
@@ -361,19 +370,19 @@ impl UpstreamServer {
     }
 
     /// Handles a malformed message. If it was the answer to a request, that request fails.
-    fn handle_malformed(&self, line: &[u8], why: &InvalidMessage) {
+    fn handle_malformed(&self, line: &[u8], error: &InvalidMessage) {
         let is_answer = std::str::from_utf8(line).is_ok_and(|line| scan::get(line, "method").is_none());
-        if let Some(number) = why.id.as_ref().and_then(RpcId::as_u64).filter(|_| is_answer) {
-            self.pending.fail(number, AttemptFault::new(FaultSource::BadAnswer, why.to_string()));
+        if let Some(number) = error.id.as_ref().and_then(RpcId::as_u64).filter(|_| is_answer) {
+            self.pending.fail(number, AttemptFault::new(FaultSource::BadAnswer, error.to_string()));
         }
     }
 
     /// Handles a message that is too long to be passed on, perhaps from the stream of the request with this number. A
     /// request that it answers fails with the reason.
-    fn handle_overlong(&self, life: Generation, said: &LongText, on: Option<u64>) -> OverlongMessage {
-        let bytes = said.bytes();
-        let why = too_large(Some(bytes), LONGEST_LINE);
-        let message = said.message();
+    fn handle_overlong(&self, life: Generation, long: &LongText, on: Option<u64>) -> OverlongMessage {
+        let bytes = long.bytes();
+        let reason = too_large(Some(bytes), LONGEST_LINE);
+        let message = long.message();
         let number = match &message {
             LongMessage::Response(id) => id.as_u64(),
             // No other request can be meant.
@@ -381,15 +390,15 @@ impl UpstreamServer {
             LongMessage::Request(_) | LongMessage::Notification | LongMessage::NotAMessage => None,
         };
         let answers = number.filter(|number| {
-            let fault = AttemptFault::new(FaultSource::TooLarge, why.clone());
+            let fault = AttemptFault::new(FaultSource::TooLarge, reason.clone());
             self.pending.fail_at(life, *number, fault)
         });
         let is_answer = answers.is_some();
         tracing::warn!(event = "server.line_too_long", server = %self.name, bytes, is_answer);
         let refusal = match &message {
             LongMessage::Request(id) => {
-                let why = format!("the request is too long: {why}");
-                Some(RpcMessage::error_response(Some(id), code::INVALID_REQUEST, &why, None))
+                let reason = format!("the request is too long: {reason}");
+                Some(RpcMessage::error_response(Some(id), code::INVALID_REQUEST, &reason, None))
             }
             LongMessage::Response(_)
             | LongMessage::Notification
@@ -400,7 +409,7 @@ impl UpstreamServer {
     }
 
     fn remote(&self) -> Option<&RemoteConnection> {
-        match &self.way {
+        match &self.connection {
             ServerConnection::Child(_) => None,
             ServerConnection::Remote(remote) => Some(remote),
         }
@@ -426,6 +435,9 @@ struct OverlongMessage {
 pub(crate) struct ServerProcesses(Option<IncarnationReceiver>);
 
 /// Returns a fault for a request that was not sent.
-pub(crate) fn not_sent(why: &str) -> AttemptFault {
-    AttemptFault::new(FaultSource::Transport { error: TransportError::ConnectionClosed, written: false }, why)
+pub(crate) fn not_sent(reason: &str) -> AttemptFault {
+    AttemptFault::new(
+        FaultSource::Transport { error: TransportError::ConnectionClosed, written: false },
+        reason,
+    )
 }

@@ -30,7 +30,7 @@ pub(crate) struct PendingRequests {
 struct PendingEntry {
     at: Generation,
     answer: oneshot::Sender<Result<RpcMessage, AttemptFault>>,
-    ears: NotificationReceivers,
+    receivers: NotificationReceivers,
     /// Shows if the server can have read the request, where that is known.
     taken: Option<ReadPossibility>,
     /// True if the request was cancelled at the server.
@@ -89,12 +89,16 @@ impl SentRequest {
 
 impl PendingRequests {
     /// Registers a request to this generation.
-    pub(super) fn enter(self: &Arc<Self>, at: Generation, ears: NotificationReceivers) -> PendingRequest {
+    pub(super) fn enter(
+        self: &Arc<Self>,
+        at: Generation,
+        receivers: NotificationReceivers,
+    ) -> PendingRequest {
         let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
         let (sender, answer) = oneshot::channel();
         self.waiting
             .lock()
-            .insert(number, PendingEntry { at, answer: sender, ears, taken: None, withdrawn: false });
+            .insert(number, PendingEntry { at, answer: sender, receivers, taken: None, withdrawn: false });
         PendingRequest {
             number,
             at,
@@ -138,11 +142,11 @@ impl PendingRequests {
             _ => message.meta_member(SUBSCRIPTION),
         };
         let number = name.and_then(|name| name.parse().ok());
-        let heard = number.and_then(|number: u64| {
+        let handler = number.and_then(|number: u64| {
             let waiting = self.waiting.lock();
-            waiting.get(&number).filter(|place| place.at == at).and_then(|place| place.ears.hear.clone())
+            waiting.get(&number).filter(|place| place.at == at).and_then(|place| place.receivers.hear.clone())
         });
-        match heard {
+        match handler {
             Some(hear) => {
                 hear(message);
                 true
@@ -165,8 +169,8 @@ impl PendingRequests {
 
     /// Fails this request if it waits for this generation. Returns true if it did.
     pub(super) fn fail_at(&self, at: Generation, number: u64, fault: AttemptFault) -> bool {
-        let is_asked = self.waiting.lock().get(&number).is_some_and(|place| place.at == at);
-        is_asked && self.settle(number, Err(fault))
+        let is_open = self.waiting.lock().get(&number).is_some_and(|place| place.at == at);
+        is_open && self.settle(number, Err(fault))
     }
 
     /// Completes a request. Returns true if a task waited for it.
@@ -198,14 +202,14 @@ impl PendingRequests {
     /// Replaces the receiver of notifications that name this request.
     pub(super) fn set_handler(&self, number: u64, hear: Option<NotificationHandler>) {
         if let Some(place) = self.waiting.lock().get_mut(&number) {
-            place.ears.hear = hear;
+            place.receivers.hear = hear;
         }
     }
 
     /// Returns the requests that a message of this generation may belong to: the one of its stream, or else all.
     pub(super) fn running(&self, at: Generation, on: Option<u64>) -> Vec<Arc<RunningRequest>> {
         let waiting = self.waiting.lock();
-        let of = |place: &PendingEntry| place.ears.running.clone().filter(|_| place.at == at);
+        let of = |place: &PendingEntry| place.receivers.running.clone().filter(|_| place.at == at);
         match on.and_then(|number| waiting.get(&number)) {
             Some(place) => of(place).into_iter().collect(),
             None => waiting.values().filter_map(of).collect(),
@@ -214,7 +218,7 @@ impl PendingRequests {
 
     /// Returns all requests that a message of their server may belong to.
     pub(super) fn all_running(&self) -> Vec<Arc<RunningRequest>> {
-        self.waiting.lock().values().filter_map(|place| place.ears.running.clone()).collect()
+        self.waiting.lock().values().filter_map(|place| place.receivers.running.clone()).collect()
     }
 
     /// Records that a request is being sent.
@@ -227,11 +231,11 @@ impl PendingRequests {
     /// Fails all requests to this generation. Those that it cannot have read may be sent again.
     pub(crate) fn fail_all(&self, at: Generation, fault: &AttemptFault) {
         let mut waiting = self.waiting.lock();
-        let gone: Vec<u64> =
+        let failed: Vec<u64> =
             waiting.iter().filter(|(_, place)| place.at == at).map(|(number, _)| *number).collect();
-        let gone: Vec<PendingEntry> = gone.iter().filter_map(|number| waiting.remove(number)).collect();
+        let failed: Vec<PendingEntry> = failed.iter().filter_map(|number| waiting.remove(number)).collect();
         drop(waiting);
-        for place in gone {
+        for place in failed {
             let unread = place.taken.is_some_and(|taken| !taken.is_possible());
             let fault = match unread {
                 true => super::not_sent(&format!("{} before it read this", fault.message)),

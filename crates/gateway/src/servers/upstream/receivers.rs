@@ -36,7 +36,7 @@ pub(super) struct RunningRequest {
     /// The capabilities of its client.
     pub(super) capabilities: Mutex<JsonText>,
     /// The task that holds the call, if its client can be asked for input.
-    pub(super) said: Option<mpsc::Sender<HoldEvent>>,
+    pub(super) events: Option<mpsc::Sender<HoldEvent>>,
 }
 
 /// An event for the task that holds a call.
@@ -54,9 +54,9 @@ impl RunningRequest {
         request: &RpcMessage,
         capabilities: JsonText,
         hear: Option<NotificationHandler>,
-        said: Option<mpsc::Sender<HoldEvent>>,
+        events: Option<mpsc::Sender<HoldEvent>>,
     ) -> Arc<Self> {
-        let running = Self { log: Mutex::default(), capabilities: Mutex::new(json("{}")), said };
+        let running = Self { log: Mutex::default(), capabilities: Mutex::new(json("{}")), events };
         running.resume(request, capabilities, hear);
         Arc::new(running)
     }

@@ -80,10 +80,10 @@ impl RemoteConnection {
         &self,
         server: &Arc<UpstreamServer>,
         request: &RpcMessage,
-        ears: NotificationReceivers,
+        receivers: NotificationReceivers,
     ) -> Result<PendingRequest, AttemptFault> {
         self.restore_session(server).await?;
-        Ok(self.post(server, request, ears))
+        Ok(self.post(server, request, receivers))
     }
 
     pub(super) fn send_first(
@@ -98,8 +98,8 @@ impl RemoteConnection {
         let context = self.context(server, notification);
         match timeout(TOLD, self.server.post(notification, &context)).await {
             // After a timeout it may still have been received.
-            told @ (Ok(Ok(_)) | Err(_)) => {
-                if told.is_ok() {
+            outcome @ (Ok(Ok(_)) | Err(_)) => {
+                if outcome.is_ok() {
                     server.reporter.record_success();
                 }
                 if notification.method() == Some("notifications/initialized") {
@@ -113,10 +113,10 @@ impl RemoteConnection {
     pub(super) async fn answer(
         &self,
         server: &Arc<UpstreamServer>,
-        asked_by: Generation,
+        requested_by: Generation,
         answer: &RpcMessage,
     ) {
-        if self.state.lock().life == asked_by {
+        if self.state.lock().life == requested_by {
             self.tell(server, answer).await;
         }
     }
@@ -148,11 +148,11 @@ impl RemoteConnection {
         &self,
         server: &Arc<UpstreamServer>,
         request: &RpcMessage,
-        ears: NotificationReceivers,
+        receivers: NotificationReceivers,
     ) -> PendingRequest {
         let context = self.context(server, request);
         let life = self.state.lock().life;
-        let (place, sent) = server.enter(life, request, ears);
+        let (place, sent) = server.enter(life, request, receivers);
         let (server, number) = (server.clone(), place.number);
         let fetching = tokio::spawn(async move {
             let Some(remote) = server.remote() else { return };
@@ -181,8 +181,8 @@ impl RemoteConnection {
             }
             Err(failure) => {
                 self.failed(server, &failure, &context);
-                let said = said(&failure, sent).ok_or_else(|| failure.fault())?;
-                server.received(life, said, on).await;
+                let response = error_response(&failure, sent).ok_or_else(|| failure.fault())?;
+                server.received(life, response, on).await;
                 return Ok(());
             }
         };
@@ -254,12 +254,12 @@ impl RemoteConnection {
                         return StreamEnd::Answered;
                     }
                 }
-                Ok(StreamItem::NotAMessage { data, why }) => {
-                    server.handle_malformed(&data, &why);
-                    tracing::warn!(event = "server.garbage", server = %server.name, %why);
+                Ok(StreamItem::NotAMessage { data, error }) => {
+                    server.handle_malformed(&data, &error);
+                    tracing::warn!(event = "server.garbage", server = %server.name, "why" = %error);
                 }
-                Ok(StreamItem::TooLong(said)) => {
-                    let OverlongMessage { answers, refusal } = server.handle_overlong(life, &said, on);
+                Ok(StreamItem::TooLong(long)) => {
+                    let OverlongMessage { answers, refusal } = server.handle_overlong(life, &long, on);
                     if let Some(refusal) = refusal {
                         let context = self.context(server, &refusal);
                         let _ = timeout(TOLD, self.server.post(&refusal, &context)).await;
@@ -311,8 +311,8 @@ impl RemoteConnection {
     fn faulted(&self, fault: &AttemptFault, context: &MessageContext) {
         let mut state = self.state.lock();
         // A session that was replaced in the meantime is ignored.
-        let is_ours = state.standing == RemoteSessionState::Known && state.session == context.session;
-        if is_ours && is_session_lost(fault) {
+        let is_current = state.standing == RemoteSessionState::Known && state.session == context.session;
+        if is_current && is_session_lost(fault) {
             state.standing = RemoteSessionState::Forgotten;
         }
     }
@@ -373,15 +373,15 @@ impl RemoteConnection {
             before
         };
         server.notify_owner(ServerEvent::Died(before)).await;
-        if !server.handshake.has_begun() {
+        if !server.handshake.has_started() {
             return Ok(());
         }
-        let said = server.repeat(
+        let handshake = server.repeat(
             |request| async { Ok(self.post(server, &{ request }, NotificationReceivers::default())) }.boxed(),
             |notification| async { self.tell(server, &{ notification }).await }.boxed(),
         );
-        match timeout(HANDSHAKE, said).await {
-            Ok(said) => said?,
+        match timeout(HANDSHAKE, handshake).await {
+            Ok(result) => result?,
             Err(_) => return Err(not_sent("the server did not answer the handshake in time")),
         }
         if server.is_modern() {
@@ -420,7 +420,7 @@ impl RemoteConnection {
                         stream.retry().unwrap_or(AGAIN)
                     }
                     Err(failure @ (UpstreamFailure::NotSent { .. } | UpstreamFailure::Lost { .. })) => {
-                        tracing::debug!(event = "server.listen", server = %server.name, why = %failure);
+                        tracing::debug!(event = "server.listen", server = %server.name, "why" = %failure);
                         server.reporter.record_failure(&failure.to_string());
                         AGAIN
                     }
@@ -469,7 +469,7 @@ fn repeated(server: &UpstreamServer, message: &RpcMessage) -> Vec<(HeaderName, H
 
 /// Returns the server's own error from a response with an error status, as the modern era requires for many errors. It
 /// answers this request, whatever id it has.
-fn said(failure: &UpstreamFailure, to: &RpcMessage) -> Option<RpcMessage> {
+fn error_response(failure: &UpstreamFailure, to: &RpcMessage) -> Option<RpcMessage> {
     let fault = failure.fault();
     match (failure, &fault.source) {
         (UpstreamFailure::Status { error: Some(error), .. }, FaultSource::JsonRpc { code })
@@ -488,8 +488,11 @@ fn said(failure: &UpstreamFailure, to: &RpcMessage) -> Option<RpcMessage> {
 }
 
 /// Returns a fault for a request that was sent and may have taken effect.
-fn lost(why: &str) -> AttemptFault {
-    AttemptFault::new(FaultSource::Transport { error: TransportError::ConnectionClosed, written: true }, why)
+fn lost(reason: &str) -> AttemptFault {
+    AttemptFault::new(
+        FaultSource::Transport { error: TransportError::ConnectionClosed, written: true },
+        reason,
+    )
 }
 
 impl Drop for RemoteConnection {

@@ -45,7 +45,7 @@ pub(super) fn host_and_origin(
     headers: &HeaderMap,
     names: &AllowedHosts,
 ) -> Result<(), HttpRefusal> {
-    names.admit(uri, headers).map_err(|why| HttpRefusal::invalid(why.status, why.text))
+    names.admit(uri, headers).map_err(|refusal| HttpRefusal::invalid(refusal.status, refusal.text))
 }
 
 impl AllowedHosts {
@@ -163,20 +163,20 @@ pub(super) fn accepts(headers: &HeaderMap, types: &[&str]) -> Result<(), HttpRef
     if !headers.contains_key(ACCEPT) {
         return Ok(());
     }
-    let accepted = |wanted: &str| {
+    let accepted = |required: &str| {
         let lines = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
         lines.flat_map(|line| line.split(',')).map(media_type).any(|range| {
-            let group = range.strip_suffix("/*").filter(|group| wanted.split('/').next() == Some(group));
-            range == "*/*" || group.is_some() || range.eq_ignore_ascii_case(wanted)
+            let group = range.strip_suffix("/*").filter(|group| required.split('/').next() == Some(group));
+            range == "*/*" || group.is_some() || range.eq_ignore_ascii_case(required)
         })
     };
-    match types.iter().find(|wanted| !accepted(wanted)) {
+    match types.iter().find(|required| !accepted(required)) {
         None => Ok(()),
-        Some(wanted) => Err(HttpRefusal::invalid(
+        Some(required) => Err(HttpRefusal::invalid(
             StatusCode::NOT_ACCEPTABLE,
             &format!("Accept must list {}", types.join(" and ")),
         )
-        .about(wanted)),
+        .about(required)),
     }
 }
 
@@ -300,7 +300,7 @@ mod tests {
             host.map(|host| headers.insert(HOST, HeaderValue::from_static(host)));
             let admitted = names.admit(&Uri::from_static(target), &headers);
             assert_eq!(
-                admitted.map_or_else(|why| why.status.as_u16(), |()| 200),
+                admitted.map_or_else(|refusal| refusal.status.as_u16(), |()| 200),
                 expected,
                 "{target} {host:?}"
             );

@@ -59,7 +59,7 @@ pub(super) struct EventBody {
     retry: Option<Duration>,
     keep_alive: Duration,
     timer: Pin<Box<Sleep>>,
-    ended: bool,
+    is_finished: bool,
 }
 
 /// Settings shared by all streams.
@@ -76,7 +76,7 @@ impl EventBody {
     pub(super) fn plain(source: PipeAttachment, link: DeliveryLink, manner: StreamTiming) -> Self {
         let timer = Box::pin(tokio::time::sleep(manner.keep_alive));
         let keep_alive = manner.keep_alive;
-        Self { source, link, number: None, prelude: None, retry: None, keep_alive, timer, ended: false }
+        Self { source, link, number: None, prelude: None, retry: None, keep_alive, timer, is_finished: false }
     }
 
     /// Creates a stream that can be resumed.
@@ -106,7 +106,7 @@ impl EventBody {
             return Poll::Ready(Some(prelude));
         }
         let mut out = BytesMut::new();
-        while !self.ended && out.len() < FRAME {
+        while !self.is_finished && out.len() < FRAME {
             match self.source.poll_next(cx) {
                 Poll::Ready(Some(event)) => {
                     let id =
@@ -114,10 +114,10 @@ impl EventBody {
                     sse::write_event(&mut out, id.as_deref(), self.retry.take(), &data_of(&event));
                     if let Some(tracker) = event.tracker {
                         self.link.record_handed_over(tracker);
-                        self.ended = event.behind == StreamPosition::Nothing;
+                        self.is_finished = event.behind == StreamPosition::Nothing;
                     }
                 }
-                Poll::Ready(None) => self.ended = true,
+                Poll::Ready(None) => self.is_finished = true,
                 Poll::Pending => break,
             }
         }
@@ -125,7 +125,7 @@ impl EventBody {
             self.timer.as_mut().reset(Instant::now() + self.keep_alive);
             return Poll::Ready(Some(out.freeze()));
         }
-        if self.ended {
+        if self.is_finished {
             return Poll::Ready(None);
         }
         match self.timer.as_mut().poll(cx) {
@@ -167,7 +167,7 @@ impl Body for EndpointBody {
     fn is_end_stream(&self) -> bool {
         match &self.content {
             EndpointBodyContent::Whole { data, .. } => data.is_none(),
-            EndpointBodyContent::Events(events) => events.ended && events.prelude.is_none(),
+            EndpointBodyContent::Events(events) => events.is_finished && events.prelude.is_none(),
         }
     }
 

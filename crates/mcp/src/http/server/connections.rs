@@ -129,14 +129,14 @@ impl Connections {
 
 impl ConnectionTable {
     /// Counts the matching connections that are not being closed.
-    fn count(&self, is_meant: impl Fn(&ConnectionEntry) -> bool) -> usize {
-        self.entries.values().filter(|one| !one.activity.is_evicted() && is_meant(one)).count()
+    fn count(&self, matches: impl Fn(&ConnectionEntry) -> bool) -> usize {
+        self.entries.values().filter(|one| !one.activity.is_evicted() && matches(one)).count()
     }
 
     /// Evicts a matching connection that has no request: the oldest unauthenticated one, or else the one that has
     /// been idle longest. Returns false if there is none.
-    fn evict(&self, is_meant: impl Fn(&ConnectionEntry) -> bool) -> bool {
-        let waiting = self.entries.values().filter(|one| is_meant(one) && !one.link.is_in_doubt());
+    fn evict(&self, matches: impl Fn(&ConnectionEntry) -> bool) -> bool {
+        let waiting = self.entries.values().filter(|one| matches(one) && !one.link.is_in_doubt());
         let since = waiting.filter_map(|one| Some((one, one.activity.waits_since()?)));
         let least = since.min_by_key(|(one, since)| (one.link.is_admitted(), *since));
         if let Some((one, _)) = least {

@@ -206,9 +206,9 @@ mod tests {
             let _ = of_bodiless(&headers);
             if let Ok(MessageVersion { era: ProtocolEra::Modern, .. }) = of_message(&headers, &message, &["2026-07-28"]) {
                 prop_assert!(has_meta);
-                for (name, said) in [(MCP_METHOD, "tools/call"), (MCP_NAME, "pay")] {
-                    let told: Vec<_> = headers.get_all(&name).iter().map(decode_value).collect();
-                    prop_assert_eq!(told, [Some(said.into())]);
+                for (name, value) in [(MCP_METHOD, "tools/call"), (MCP_NAME, "pay")] {
+                    let values: Vec<_> = headers.get_all(&name).iter().map(decode_value).collect();
+                    prop_assert_eq!(values, [Some(value.into())]);
                 }
             }
         }
@@ -297,10 +297,10 @@ mod tests {
     #[test]
     fn legacy_messages_are_recognized_by_version_or_by_its_absence() {
         let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
-        let told = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+        let notification = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
         let answer =
             r#"{"jsonrpc":"2.0","id":1,"result":{"_meta":{"io.modelcontextprotocol/protocolVersion":"x"}}}"#;
-        for body in [ping, told, answer] {
+        for body in [ping, notification, answer] {
             assert_eq!(judged(&[], body), Ok(ProtocolEra::Legacy), "{body}");
             assert_eq!(
                 judged(&[("mcp-protocol-version", "2025-06-18")], body),
@@ -308,7 +308,7 @@ mod tests {
                 "{body}"
             );
         }
-        assert_eq!(judged(&[V], told), Ok(ProtocolEra::Modern));
+        assert_eq!(judged(&[V], notification), Ok(ProtocolEra::Modern));
         assert_eq!(judged(&[V], answer), Err((400, -32600)));
     }
 }

@@ -400,13 +400,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn only_input_from_before_a_timeout_counts() {
-        let asked = std::cell::Cell::new(0);
+        let polls = std::cell::Cell::new(0);
         let known_at = |times| {
-            asked.set(0);
-            let asked = &asked;
+            polls.set(0);
+            let polls = &polls;
             std::future::poll_fn(move |_| {
-                asked.set(asked.get() + 1);
-                if asked.get() >= times { Poll::Ready(()) } else { Poll::Pending }
+                polls.set(polls.get() + 1);
+                if polls.get() >= times { Poll::Ready(()) } else { Poll::Pending }
             })
         };
         assert_eq!(within(PATIENCE.head, known_at(3)).await, Some(()));

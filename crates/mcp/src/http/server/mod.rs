@@ -216,7 +216,7 @@ impl<F: EndpointHandler> HttpEndpoint<F> {
         let (parts, body) = request.into_parts();
         admission::host_and_origin(&parts.uri, &parts.headers, &self.settings.names)?;
         let admitted = self.front.admit(bearer(&parts.headers));
-        let principal = admitted.map_err(|why| HttpRefusal::invalid(why.status, why.text))?;
+        let principal = admitted.map_err(|refusal| HttpRefusal::invalid(refusal.status, refusal.text))?;
         peer.link.admit();
         let caller = HttpCaller { principal, headers: parts.headers, address: peer.address, link: peer.link };
         match parts.method {
@@ -237,8 +237,8 @@ impl<F: EndpointHandler> HttpEndpoint<F> {
         admission::content_is_json(&caller.headers)?;
         admission::content_is_not_encoded(&caller.headers)?;
         let text = self.read(&caller.headers, body).await?;
-        let message =
-            RpcMessage::parse(text, self.settings.body_bytes).map_err(|why| HttpRefusal::unreadable(&why))?;
+        let message = RpcMessage::parse(text, self.settings.body_bytes)
+            .map_err(|error| HttpRefusal::unreadable(&error))?;
         caller.link.record_message(&message);
         if message.is_request() {
             admission::accepts(&caller.headers, &["application/json", "text/event-stream"])?;
@@ -282,7 +282,7 @@ impl<F: EndpointHandler> HttpEndpoint<F> {
     /// Takes a permit for one more stream on which this caller listens.
     fn permit_stream(&self, caller: &HttpCaller, id: Option<&RpcId>) -> Result<StreamPermit, HttpRefusal> {
         let follower = StreamFollower::Client(caller.principal.clone());
-        self.settings.streams.open(follower).map_err(|why| HttpRefusal::too_many_streams(id, why))
+        self.settings.streams.open(follower).map_err(|error| HttpRefusal::too_many_streams(id, error))
     }
 
     /// Waits for the first item of the stream, and responds in the form that fits it.
@@ -339,7 +339,7 @@ impl<F: EndpointHandler> HttpEndpoint<F> {
         let last = caller.headers.get(LAST_EVENT_ID).map(|value| String::from_utf8_lossy(value.as_bytes()));
         let parsed = last.as_deref().and_then(StreamEventId::parse);
         let resumed = parsed.and_then(|last| Some((session.resume(&last)?, last.stream)));
-        let (attached, number, how) = match (resumed, last) {
+        let (attached, number, resumption) = match (resumed, last) {
             (Some((attached, number)), _) => (attached, number, StreamResumption::Yes),
             (None, Some(last)) => {
                 let (attached, number) = session.listen();
@@ -356,10 +356,10 @@ impl<F: EndpointHandler> HttpEndpoint<F> {
         };
         let stream_of = Notifier(Arc::clone(attached.pipe()));
         let mut events = EventBody::numbered(attached, caller.link.clone(), self.manner(), number);
-        if how != StreamResumption::Yes && spoken.version.as_deref() == Some(super::LEGACY[0]) {
+        if resumption != StreamResumption::Yes && spoken.version.as_deref() == Some(super::LEGACY[0]) {
             events = events.primed();
         }
-        self.front.listening(ListenRequest { session, caller, resumed: how, stream: stream_of });
+        self.front.listening(ListenRequest { session, caller, resumed: resumption, stream: stream_of });
         Ok(stream(events).map(|body| body.counted(Some(counted))))
     }
 
@@ -405,8 +405,9 @@ impl<F: EndpointHandler> HttpEndpoint<F> {
                 &format!("a message may have at most {most} bytes"),
             )
         };
-        let told = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-        if told.is_some_and(|told| told > most) {
+        let announced =
+            headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+        if announced.is_some_and(|announced| announced > most) {
             return Err(too_large());
         }
         let reading = async {

@@ -45,8 +45,8 @@ impl HttpRefusal {
     }
 
     /// The caller has reached the limit of event streams.
-    pub(super) fn too_many_streams(id: Option<&RpcId>, why: TooManyStreams) -> Self {
-        let error = RpcMessage::error_response(id, code::INTERNAL_ERROR, &why.message(), None);
+    pub(super) fn too_many_streams(id: Option<&RpcId>, limit: TooManyStreams) -> Self {
+        let error = RpcMessage::error_response(id, code::INTERNAL_ERROR, &limit.message(), None);
         let refusal = Self::new(StatusCode::SERVICE_UNAVAILABLE, error);
         Self { retry_after: Some(TooManyStreams::LATER), ..refusal }
     }
@@ -60,13 +60,13 @@ impl HttpRefusal {
         Self::new(StatusCode::BAD_REQUEST, RpcMessage::error_response(id.as_ref(), code, text, data))
     }
 
-    pub(super) fn unreadable(why: &InvalidMessage) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, why.answer())
+    pub(super) fn unreadable(error: &InvalidMessage) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, error.answer())
     }
 
     /// Names the one of several things that the refusal is about.
-    pub(super) fn about(mut self, what: &str) -> Self {
-        let data = JsonText::string(what);
+    pub(super) fn about(mut self, subject: &str) -> Self {
+        let data = JsonText::string(subject);
         let text = self.error.error_text().unwrap_or_default().into_owned();
         *self.error = RpcMessage::error_response(None, code::INVALID_REQUEST, &text, Some(&data));
         self

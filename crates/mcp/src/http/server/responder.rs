@@ -74,7 +74,7 @@ impl Responder {
     }
 
     /// Waits until no client waits for the response.
-    pub async fn gone(&self) {
+    pub async fn closed(&self) {
         self.pipe.detached().await;
     }
 }
@@ -116,7 +116,7 @@ impl Notifier {
     }
 
     /// Waits until no client reads the stream.
-    pub async fn gone(&self) {
+    pub async fn closed(&self) {
         self.0.detached().await;
     }
 }

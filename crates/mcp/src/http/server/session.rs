@@ -184,10 +184,10 @@ impl SessionStreams {
             return number;
         }
         state.streams.push_back(NumberedStream { number, listens, pipe });
-        let mut held: usize = state.streams.iter().map(|stream| stream.pipe.bytes()).sum();
+        let mut total_bytes: usize = state.streams.iter().map(|stream| stream.pipe.bytes()).sum();
         // The oldest finished streams are dropped first. If there are too many streams, the oldest is dropped: it
         // ends normally, but it cannot be resumed any more.
-        while state.streams.len() > MOST_STREAMS || held > MOST_BYTES {
+        while state.streams.len() > MOST_STREAMS || total_bytes > MOST_BYTES {
             let over = state.streams.len() > MOST_STREAMS;
             let rest = state.streams.len() - 1;
             let done =
@@ -195,8 +195,8 @@ impl SessionStreams {
                     stream.pipe.has_ended() || (stream.listens && !stream.pipe.is_attached())
                 });
             let Some(at) = done.or(over.then_some(0)) else { break };
-            if let Some(gone) = state.streams.remove(at) {
-                held = held.saturating_sub(gone.pipe.bytes());
+            if let Some(dropped) = state.streams.remove(at) {
+                total_bytes = total_bytes.saturating_sub(dropped.pipe.bytes());
             }
         }
         number

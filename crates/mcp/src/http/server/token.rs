@@ -77,13 +77,13 @@ impl BearerTokens {
 
     /// Returns the holder of this token. The time it takes depends only on the number and length of the tokens.
     pub fn holder(&self, bearer: &[u8]) -> Option<TokenHolder> {
-        let held = self.0.read();
+        let tokens = self.0.read();
         let mut found = u64::MAX;
-        for (place, (token, _)) in (0_u64..).zip(&*held) {
+        for (place, (token, _)) in (0_u64..).zip(&*tokens) {
             let same: Choice = token.ct_eq(bearer);
             found.conditional_assign(&place, same);
         }
-        usize::try_from(found).ok().and_then(|place| held.get(place)).map(|(_, holder)| holder.clone())
+        usize::try_from(found).ok().and_then(|place| tokens.get(place)).map(|(_, holder)| holder.clone())
     }
 
     /// Returns true if any token belongs to a client. Calls without a token are possible only if none does.

@@ -125,8 +125,8 @@ fn native() -> Result<Arc<ClientConfig>, InvalidServerUrl> {
     let mut roots = rustls::RootCertStore::empty();
     let (added, _) = roots.add_parsable_certificates(found.certs);
     if added == 0 {
-        let why = found.errors.first().map_or_else(|| "none were found".to_owned(), ToString::to_string);
-        return Err(InvalidServerUrl::NoRoots(why));
+        let reason = found.errors.first().map_or_else(|| "none were found".to_owned(), ToString::to_string);
+        return Err(InvalidServerUrl::NoRoots(reason));
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)

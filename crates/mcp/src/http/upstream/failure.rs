@@ -81,9 +81,9 @@ impl UpstreamFailure {
                     (400 | 404 | 422 | 500, Some(code)) => FaultSource::JsonRpc { code },
                     (status, _) => FaultSource::Http { status: *status },
                 };
-                let said = error.as_ref().and_then(|error| error.error_text());
-                let message = match said {
-                    Some(said) => said.into_owned(),
+                let error_text = error.as_ref().and_then(|error| error.error_text());
+                let message = match error_text {
+                    Some(error_text) => error_text.into_owned(),
                     // The text must not be empty.
                     None if text.trim().is_empty() => format!("the server answered with the status {status}"),
                     None => text.clone(),
@@ -91,8 +91,8 @@ impl UpstreamFailure {
                 AttemptFault { retry_after: *retry_after, ..AttemptFault::new(source, message) }
             }
             Self::BadAnswer { text } => AttemptFault::new(FaultSource::BadAnswer, text.clone()),
-            Self::TooLarge { announced: told, limit } => {
-                AttemptFault::new(FaultSource::TooLarge, too_large(*told, *limit))
+            Self::TooLarge { announced, limit } => {
+                AttemptFault::new(FaultSource::TooLarge, too_large(*announced, *limit))
             }
         }
     }

@@ -165,9 +165,9 @@ impl HttpUpstream {
         let request = self.request(Method::DELETE, context, Full::default());
         let (response, used) = self.pool.send(request).await?;
         let response = success(response, context).await?;
-        let kept = kept(response.headers());
+        let keep_alive = keep_alive(response.headers());
         if let Ok(BodyOutcome::Whole(_)) = read(response.into_body(), MOST_OF_AN_ERROR).await {
-            used.done(kept);
+            used.done(keep_alive);
         }
         Ok(())
     }
@@ -194,19 +194,19 @@ impl HttpUpstream {
         used: PooledConnection,
     ) -> Result<UpstreamContent, UpstreamFailure> {
         let (parts, body) = response.into_parts();
-        let kept = kept(&parts.headers);
+        let keep_alive = keep_alive(&parts.headers);
         let kind = parts.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         if kind == "text/event-stream" {
-            return Ok(UpstreamContent::Stream(EventStream::new(body, used, kept, self.message_bytes)));
+            return Ok(UpstreamContent::Stream(EventStream::new(body, used, keep_alive, self.message_bytes)));
         }
         let text = match read(body, self.message_bytes).await? {
             BodyOutcome::Whole(text) => text,
-            BodyOutcome::TooLong(told) => {
-                return Err(UpstreamFailure::TooLarge { announced: told, limit: self.message_bytes });
+            BodyOutcome::TooLong(announced) => {
+                return Err(UpstreamFailure::TooLarge { announced, limit: self.message_bytes });
             }
         };
-        used.done(kept);
+        used.done(keep_alive);
         if text.trim_ascii().is_empty() {
             return Ok(UpstreamContent::Accepted);
         }
@@ -222,7 +222,7 @@ impl HttpUpstream {
         match RpcMessage::parse(text, self.message_bytes) {
             Ok(message) => Ok(UpstreamContent::One(message)),
             Err(_) if parts.status == StatusCode::ACCEPTED => Ok(UpstreamContent::Accepted),
-            Err(why) => Err(UpstreamFailure::BadAnswer { text: why.to_string() }),
+            Err(error) => Err(UpstreamFailure::BadAnswer { text: error.to_string() }),
         }
     }
 }
@@ -237,20 +237,20 @@ async fn success(
     }
     let (parts, body) = response.into_parts();
     // The status is enough to continue, so there is only a short wait for the body.
-    let said = tokio::time::timeout(TIME_FOR_AN_ERROR, read(body, MOST_OF_AN_ERROR)).await;
-    let said = match said {
-        Ok(Ok(BodyOutcome::Whole(said))) => said,
+    let body = tokio::time::timeout(TIME_FOR_AN_ERROR, read(body, MOST_OF_AN_ERROR)).await;
+    let body = match body {
+        Ok(Ok(BodyOutcome::Whole(body))) => body,
         Ok(Ok(BodyOutcome::TooLong(_)) | Err(_)) | Err(_) => Bytes::new(),
     };
     let error =
-        RpcMessage::parse(said.clone(), MOST_OF_AN_ERROR).ok().filter(|message| message.error().is_some());
+        RpcMessage::parse(body.clone(), MOST_OF_AN_ERROR).ok().filter(|message| message.error().is_some());
     let is_method = error.as_ref().and_then(RpcMessage::error_code) == Some(code::METHOD_NOT_FOUND);
     if parts.status == StatusCode::NOT_FOUND && context.session.is_some() && !is_method {
         return Err(UpstreamFailure::SessionLost);
     }
     let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
     let retry_after = RetryAfter::from_headers(header(RETRY_AFTER.as_str()), header("retry-after-ms"));
-    let text = String::from_utf8_lossy(&said).chars().take(MOST_WORDS).collect();
+    let text = String::from_utf8_lossy(&body).chars().take(MOST_WORDS).collect();
     Err(UpstreamFailure::Status {
         status: parts.status.as_u16(),
         retry_after,
@@ -270,16 +270,16 @@ enum BodyOutcome {
 }
 
 async fn read(mut body: Incoming, most: usize) -> Result<BodyOutcome, UpstreamFailure> {
-    let told = body.size_hint().exact();
-    if told.is_some_and(|told| told > most as u64) {
-        return Ok(BodyOutcome::TooLong(told));
+    let announced = body.size_hint().exact();
+    if announced.is_some_and(|announced| announced > most as u64) {
+        return Ok(BodyOutcome::TooLong(announced));
     }
     let mut all = Bytes::new();
     let mut more: Option<BytesMut> = None;
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.map_err(|error| UpstreamFailure::lost(&error))?.into_data() else { continue };
         if more.as_ref().map_or(all.len(), BytesMut::len) + data.len() > most {
-            return Ok(BodyOutcome::TooLong(told));
+            return Ok(BodyOutcome::TooLong(announced));
         }
         match &mut more {
             // A short response comes in one piece, and is not copied.
@@ -293,7 +293,7 @@ async fn read(mut body: Incoming, most: usize) -> Result<BodyOutcome, UpstreamFa
 
 /// Returns how long the server keeps the connection according to its headers, minus the time that a request takes to
 /// arrive.
-fn kept(headers: &HeaderMap) -> Option<Duration> {
+fn keep_alive(headers: &HeaderMap) -> Option<Duration> {
     let hint = headers.get("keep-alive")?.to_str().ok()?;
     let seconds = hint.split(',').find_map(|part| part.trim().strip_prefix("timeout="))?;
     Some(Duration::from_secs(seconds.trim().parse::<u64>().ok()?.saturating_sub(1)))

@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use super::connect::{InvalidServerUrl, UpstreamAddress};
 use super::failure::UpstreamFailure;
 use super::pool::{HttpConnectionPool, PooledConnection, RequestProgress};
-use super::{BodyOutcome, HttpUpstreamSettings, MOST_OF_AN_ERROR, TIME_FOR_AN_ERROR, kept, read};
+use super::{BodyOutcome, HttpUpstreamSettings, MOST_OF_AN_ERROR, TIME_FOR_AN_ERROR, keep_alive, read};
 use crate::sse::{SseEvent, SseItem, SseParser};
 
 /// An HTTP origin: scheme, host and port. Clones share its connections.
@@ -67,10 +67,10 @@ impl HttpOrigin {
     /// part of the request may have been sent.
     pub async fn send(
         &self,
-        asked: OriginRequest,
+        request: OriginRequest,
         under_way: &RequestProgress,
     ) -> Result<OriginResponse, UpstreamFailure> {
-        let request = self.request(asked);
+        let request = self.request(request);
         let (response, used) = self.pool.send_with_progress(request, under_way).await?;
         let (parts, body) = response.into_parts();
         let (status, headers) = (parts.status, parts.headers);
@@ -79,11 +79,11 @@ impl HttpOrigin {
         }
         match read(body, self.longest).await? {
             BodyOutcome::Whole(body) => {
-                used.done(kept(&headers));
+                used.done(keep_alive(&headers));
                 Ok(OriginResponse { status, headers, body })
             }
-            BodyOutcome::TooLong(told) => {
-                Err(UpstreamFailure::TooLarge { announced: told, limit: self.longest })
+            BodyOutcome::TooLong(announced) => {
+                Err(UpstreamFailure::TooLarge { announced, limit: self.longest })
             }
         }
     }
@@ -91,9 +91,9 @@ impl HttpOrigin {
     /// Sends a request whose response is a stream of server-sent events. Returns any other response as it is.
     pub async fn follow(
         &self,
-        asked: OriginRequest,
+        request: OriginRequest,
     ) -> Result<Result<SseStream, OriginResponse>, UpstreamFailure> {
-        let (response, used) = self.pool.send(self.request(asked)).await?;
+        let (response, used) = self.pool.send(self.request(request)).await?;
         let (parts, body) = response.into_parts();
         let (status, headers) = (parts.status, parts.headers);
         let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -103,8 +103,8 @@ impl HttpOrigin {
         Ok(Err(unsuccessful(status, headers, body, used).await))
     }
 
-    fn request(&self, asked: OriginRequest) -> Request<Full<Bytes>> {
-        let OriginRequest { method, target, headers, body } = asked;
+    fn request(&self, request: OriginRequest) -> Request<Full<Bytes>> {
+        let OriginRequest { method, target, headers, body } = request;
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
         *request.uri_mut() = target;
@@ -122,11 +122,11 @@ async fn unsuccessful(
     body: Incoming,
     used: PooledConnection,
 ) -> OriginResponse {
-    let said = tokio::time::timeout(TIME_FOR_AN_ERROR, read(body, MOST_OF_AN_ERROR)).await;
-    let body = match said {
-        Ok(Ok(BodyOutcome::Whole(said))) => {
-            used.done(kept(&headers));
-            said
+    let outcome = tokio::time::timeout(TIME_FOR_AN_ERROR, read(body, MOST_OF_AN_ERROR)).await;
+    let body = match outcome {
+        Ok(Ok(BodyOutcome::Whole(body))) => {
+            used.done(keep_alive(&headers));
+            body
         }
         Ok(Ok(BodyOutcome::TooLong(_)) | Err(_)) | Err(_) => Bytes::new(),
     };

@@ -22,7 +22,7 @@ pub enum StreamItem {
         /// The data of the event.
         data: Bytes,
         /// The reason why it is not a message.
-        why: InvalidMessage,
+        error: InvalidMessage,
     },
     /// An event that was too long, and was skipped. The stream continues.
     TooLong(LongText),
@@ -35,17 +35,17 @@ pub struct EventStream {
     body: Incoming,
     used: Option<(PooledConnection, Option<Duration>)>,
     parser: SseParser,
-    ended: bool,
+    is_finished: bool,
 }
 
 impl EventStream {
     pub(super) fn new(
         body: Incoming,
         used: PooledConnection,
-        kept: Option<Duration>,
+        keep_alive: Option<Duration>,
         longest: usize,
     ) -> Self {
-        Self { body, used: Some((used, kept)), parser: SseParser::new(longest), ended: false }
+        Self { body, used: Some((used, keep_alive)), parser: SseParser::new(longest), is_finished: false }
     }
 
     /// Returns the next item, `None` when the server has ended the stream, or an error once if the stream broke.
@@ -61,12 +61,12 @@ impl EventStream {
                     SseItem::Event(event) => {
                         return Some(Ok(match RpcMessage::parse(event.data.clone(), usize::MAX) {
                             Ok(message) => StreamItem::Message(message),
-                            Err(why) => StreamItem::NotAMessage { data: event.data, why },
+                            Err(error) => StreamItem::NotAMessage { data: event.data, error },
                         }));
                     }
                 }
             }
-            if self.ended {
+            if self.is_finished {
                 return None;
             }
             match self.body.frame().await {
@@ -76,13 +76,13 @@ impl EventStream {
                     }
                 }
                 Some(Err(error)) => {
-                    (self.ended, self.used) = (true, None);
+                    (self.is_finished, self.used) = (true, None);
                     return Some(Err(UpstreamFailure::lost(&error)));
                 }
                 None => {
-                    self.ended = true;
-                    if let Some((used, kept)) = self.used.take() {
-                        used.done(kept);
+                    self.is_finished = true;
+                    if let Some((used, keep_alive)) = self.used.take() {
+                        used.done(keep_alive);
                     }
                 }
             }

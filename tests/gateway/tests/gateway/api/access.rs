@@ -36,7 +36,7 @@ fn operations(gateway: &ApiGateway) -> Vec<(String, RequiredAccess)> {
                 "/v1/tools/{name}/score",
                 "/v1/results",
             ];
-            let whom = match path.as_str() {
+            let required = match path.as_str() {
                 "/healthz" | "/readyz" | "/openapi.json" => RequiredAccess::Everybody,
                 "/v1/failures" if method == "get" => RequiredAccess::Lookers,
                 path if calls.iter().any(|begin| path.starts_with(begin)) => RequiredAccess::Callers,
@@ -46,15 +46,15 @@ fn operations(gateway: &ApiGateway) -> Vec<(String, RequiredAccess)> {
                 _ => RequiredAccess::Lookers,
             };
             // The security of the document: none, an optional token, a token.
-            let said = match whom {
+            let expected = match required {
                 RequiredAccess::Everybody => json!([]),
                 RequiredAccess::Callers | RequiredAccess::Lookers => json!([{}, { "token": [] }]),
                 RequiredAccess::TheAdmin => json!([{ "token": [] }]),
             };
-            assert_eq!(operation["security"], said, "{method} {path}");
+            assert_eq!(operation["security"], expected, "{method} {path}");
             let path =
                 path.replace("{id}", "1").replace("{key}", "tool:bank:pay").replace("{name}", "bank%2Fpay");
-            all.push((format!("{} {path}", method.to_uppercase()), whom));
+            all.push((format!("{} {path}", method.to_uppercase()), required));
         }
     }
     assert!(all.len() > 30, "{all:?}");
@@ -96,8 +96,8 @@ fn sf_7_where_agents_have_a_token_each_endpoint_is_for_those_it_is_for() {
     });
     let operations = operations(&gateway);
     let (client, admin) = (bearer(CLIENT), bearer(ADMIN));
-    for (line, whom) in &operations {
-        let public = *whom == RequiredAccess::Everybody;
+    for (line, required) in &operations {
+        let public = *required == RequiredAccess::Everybody;
         assert_eq!(ask(&gateway, line, &[]) == 401, !public, "{line} without a token");
         for wrong in ["Bearer wrong", "Bearer", "Basic x", ADMIN, &bearer(&CLIENT[1..]), &format!("{admin}x")]
         {
@@ -108,11 +108,11 @@ fn sf_7_where_agents_have_a_token_each_endpoint_is_for_those_it_is_for() {
         let elsewhere = format!("{line}?token={ADMIN}&access_token={ADMIN}");
         assert_eq!(ask(&gateway, &elsewhere, &[]) == 401, !public, "{elsewhere}");
         let status = ask(&gateway, line, &[("authorization", &client)]);
-        let refused = matches!(whom, RequiredAccess::Lookers | RequiredAccess::TheAdmin);
+        let refused = matches!(required, RequiredAccess::Lookers | RequiredAccess::TheAdmin);
         assert_eq!(status == 403, refused, "{line} with the token of an agent: {status}");
     }
     untouched(&gateway);
-    for (line, whom) in &operations {
+    for (line, required) in &operations {
         // From a foreign origin, or with a foreign host: not even with the token.
         for (name, value) in [
             ("host", "evil.example"),
@@ -125,15 +125,15 @@ fn sf_7_where_agents_have_a_token_each_endpoint_is_for_those_it_is_for() {
             assert_eq!(status, 403, "{line} with {name}: {value}");
         }
         assert!(
-            *whom == RequiredAccess::Everybody
+            *required == RequiredAccess::Everybody
                 || ask(&gateway, line, &[("origin", "https://evil.example")]) == 403
         );
     }
     untouched(&gateway);
-    for (line, whom) in &operations {
+    for (line, required) in &operations {
         let allowed = ask(&gateway, line, &[("authorization", &admin)]);
         assert!(![401, 403].contains(&allowed) && allowed < 500, "{line} with the admin's: {allowed}");
-        if *whom == RequiredAccess::Callers {
+        if *required == RequiredAccess::Callers {
             let allowed = ask(&gateway, line, &[("authorization", &client)]);
             assert!(![401, 403].contains(&allowed) && allowed < 500, "{line} with the agent's: {allowed}");
         }
@@ -143,9 +143,9 @@ fn sf_7_where_agents_have_a_token_each_endpoint_is_for_those_it_is_for() {
 #[test]
 fn sf_7_on_this_machine_all_may_call_and_read_and_only_the_admin_makes_changes() {
     let gateway = ApiGateway::new("sf_7_local", "");
-    for (line, whom) in operations(&gateway) {
+    for (line, required) in operations(&gateway) {
         let status = ask(&gateway, &line, &[]);
-        assert_eq!(status == 401, whom == RequiredAccess::TheAdmin, "{line}: {status}");
+        assert_eq!(status == 401, required == RequiredAccess::TheAdmin, "{line}: {status}");
         assert_eq!(ask(&gateway, &line, &[("authorization", "Bearer wrong")]), 401, "{line}");
         assert_eq!(ask(&gateway, &line, &[("host", "evil.example")]), 403, "{line}");
         assert_eq!(ask(&gateway, &line, &[("origin", "http://evil.example")]), 403, "{line}");
@@ -204,7 +204,7 @@ fn sf_7_a_strange_name_in_an_absolute_request_target_is_refused_like_a_strange_h
     let gateway = ApiGateway::new("sf_7_absolute", "");
     let port = gateway.address.port();
     let list = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
-    for (authority, is_ours) in [
+    for (authority, is_own_host) in [
         (format!("127.0.0.1:{port}"), true),
         (format!("LOCALHOST:{port}"), true),
         ("evil.example".to_owned(), false),
@@ -230,14 +230,14 @@ fn sf_7_a_strange_name_in_an_absolute_request_target_is_refused_like_a_strange_h
             } else {
                 request
             };
-            assert_eq!(status(&request) == 403, !is_ours, "{line}");
+            assert_eq!(status(&request) == 403, !is_own_host, "{line}");
             // A valid host in the line does not excuse a foreign one in the header.
             assert_eq!(status(&request.header("host", "evil.example")), 403, "{line} with a strange host");
         }
         // The origin of the page is compared with the host in the line, which takes precedence over the header.
         let page = gateway.request(&format!("GET http://{authority}/v1/status"));
         let page = page.header("origin", &format!("http://{authority}"));
-        assert_eq!(status(&page) == 403, !is_ours, "from a page of {authority}");
+        assert_eq!(status(&page) == 403, !is_own_host, "from a page of {authority}");
     }
 }
 
@@ -267,8 +267,8 @@ fn sf_7_a_body_with_a_content_encoding_is_refused_and_nothing_is_run() {
             let answered = send(&request.clone().header("content-encoding", coding)).expect("an answer");
             assert_eq!(answered.status, 415, "{path} as {coding}: {answered:?}");
             assert_eq!(answered.header("accept-encoding"), Some("identity"), "{path} as {coding}");
-            let said = String::from_utf8_lossy(&answered.body).into_owned();
-            assert!(said.contains("Content-Encoding"), "{path} as {coding}: {said}");
+            let text = String::from_utf8_lossy(&answered.body).into_owned();
+            assert!(text.contains("Content-Encoding"), "{path} as {coding}: {text}");
         }
         let ran = usize::from(path != "/v1/calls");
         assert_eq!(gateway.count("bank", "pay encoded"), ran, "{path}");
@@ -302,16 +302,16 @@ fn sf_7_the_command_line_is_let_in_with_the_admin_token_and_without_it_changes_n
                 Some(token) => line.env("STEADFAST_ADMIN_TOKEN", token),
                 None => line.env_remove("STEADFAST_ADMIN_TOKEN"),
             };
-            let ended = line.output().unwrap();
-            let said = String::from_utf8([ended.stdout, ended.stderr].concat()).unwrap();
-            assert!(!ended.status.success(), "{command:?} with {token:?}: {said}");
-            assert!(said.contains("STEADFAST_ADMIN_TOKEN"), "what to do: {command:?} with {token:?}: {said}");
-            assert!(token.is_none_or(|token| !said.contains(token)), "{command:?}: {said}");
+            let output = line.output().unwrap();
+            let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+            assert!(!output.status.success(), "{command:?} with {token:?}: {text}");
+            assert!(text.contains("STEADFAST_ADMIN_TOKEN"), "what to do: {command:?} with {token:?}: {text}");
+            assert!(token.is_none_or(|token| !text.contains(token)), "{command:?}: {text}");
         }
     }
     untouched(&gateway);
-    let ended = gateway.run(&["breaker", "open", "tool:bank:pay", "--gateway", &address]);
-    assert!(ended.status.success(), "{ended:?}");
+    let output = gateway.run(&["breaker", "open", "tool:bank:pay", "--gateway", &address]);
+    assert!(output.status.success(), "{output:?}");
     let audit: Value = gateway.get("/v1/audit");
     assert_eq!(audit["audit"][0]["deed"], "breaker_forced_open", "{audit}");
 }

@@ -18,9 +18,9 @@ fn fail(gateway: &ApiGateway, kind: &str, numbers: Range<u32>) {
     thread::scope(|scope| {
         for number in numbers {
             scope.spawn(move || {
-                let said = gateway.call(&failing(&format!("{kind}/pay"), &format!("bad {number}")));
-                assert_eq!(said.body["attempts"], 1, "{}", said.body);
-                assert!(said.body["error"].is_object() && !is_open(&said), "{}", said.body);
+                let response = gateway.call(&failing(&format!("{kind}/pay"), &format!("bad {number}")));
+                assert_eq!(response.body["attempts"], 1, "{}", response.body);
+                assert!(response.body["error"].is_object() && !is_open(&response), "{}", response.body);
             });
         }
     });
@@ -37,8 +37,8 @@ fn pay(gateway: &ApiGateway, kind: &str, id: &str) -> ApiTestResponse {
     gateway.call(&envelope(&format!("{kind}/pay"), &json!({ "id": id })))
 }
 
-fn is_open(said: &ApiTestResponse) -> bool {
-    said.code() == "circuit_open"
+fn is_open(response: &ApiTestResponse) -> bool {
+    response.code() == "circuit_open"
 }
 
 #[test]
@@ -65,8 +65,12 @@ fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_calls_are_refused_u
             gateway.request("POST /v1/calls").body(envelope(&tool, &json!({ "id": "good" })).to_string());
         let mut connection = PersistentConnection::to(gateway.address);
         for _ in 0..20 {
-            let said: Value = serde_json::from_slice(&connection.ask(&request)).unwrap();
-            assert_eq!((&said["status"], &said["attempts"]), (&json!("circuit_open"), &json!(0)), "{said}");
+            let response: Value = serde_json::from_slice(&connection.ask(&request)).unwrap();
+            assert_eq!(
+                (&response["status"], &response["attempts"]),
+                (&json!("circuit_open"), &json!(0)),
+                "{response}"
+            );
         }
         assert_eq!(gateway.count(kind, "pay good"), 0);
         // Another tool of the server is not affected.
@@ -95,15 +99,15 @@ fn fails_once(
     };
     let mut call = envelope(&format!("{kind}/look"), &params);
     call["transport"]["retryBudget"] = json!({ "maxAttempts": 1, "maxElapsedMs": 60_000 });
-    let said = gateway.call(&call);
+    let response = gateway.call(&call);
     assert_eq!(
-        (&said.body["attempts"], gateway.count(kind, &format!("look {id}"))),
+        (&response.body["attempts"], gateway.count(kind, &format!("look {id}"))),
         (&json!(1), 1),
         "{}",
-        said.body
+        response.body
     );
-    assert!(said.body["error"].is_object() && !is_open(&said), "{}", said.body);
-    said
+    assert!(response.body["error"].is_object() && !is_open(&response), "{}", response.body);
+    response
 }
 
 #[test]
@@ -114,10 +118,10 @@ fn eh_3_4_permanent_errors_leave_the_breaker_closed() {
     let errors = [invalid, unauthenticated, ("404", "Not found (404)"), invalid, unauthenticated];
     for kind in KINDS {
         for (number, error) in errors.into_iter().enumerate() {
-            let said = fails_once(&gateway, kind, number, error);
-            assert_eq!(said.body["error"]["terminal"], true, "{}", said.body);
-            let seen = gateway.breaker(&format!("{kind}/look"));
-            assert!(seen["state"] != "OPEN" && seen["inARow"].as_u64().unwrap_or(0) == 0, "{seen}");
+            let response = fails_once(&gateway, kind, number, error);
+            assert_eq!(response.body["error"]["terminal"], true, "{}", response.body);
+            let breaker = gateway.breaker(&format!("{kind}/look"));
+            assert!(breaker["state"] != "OPEN" && breaker["inARow"].as_u64().unwrap_or(0) == 0, "{breaker}");
         }
         let good = gateway.call(&envelope(&format!("{kind}/look"), &json!({ "id": "good" })));
         assert_eq!((good.text(), &good.body["attempts"]), ("look good, run 1", &json!(1)), "{}", good.body);
@@ -134,12 +138,12 @@ fn eh_3_5_transient_errors_of_any_kind_open_the_breaker_at_the_fifth() {
         let tool = format!("{kind}/look");
         for (number, error) in errors.into_iter().enumerate() {
             fails_once(&gateway, kind, number, error);
-            let seen = gateway.breaker(&tool);
+            let breaker = gateway.breaker(&tool);
             let state = if number < 4 { "CLOSED" } else { "OPEN" };
             assert_eq!(
-                (&seen["state"], &seen["inARow"]),
+                (&breaker["state"], &breaker["inARow"]),
                 (&json!(state), &json!(number + 1)),
-                "{kind}: {seen}"
+                "{kind}: {breaker}"
             );
         }
         let refused = gateway.call(&envelope(&tool, &json!({ "id": "good" })));
@@ -173,12 +177,12 @@ fn tr_9_two_good_probes_close_the_breaker() {
                     for number in 0..8 {
                         scope.spawn(move || {
                             let params = json!({ "id": number.to_string(), "fault": "gate" });
-                            let said = gateway.call(&envelope(&format!("{kind}/pay"), &params));
+                            let response = gateway.call(&envelope(&format!("{kind}/pay"), &params));
                             assert_eq!(
-                                (said.status, &said.body["attempts"]),
+                                (response.status, &response.body["attempts"]),
                                 (200, &json!(1)),
                                 "{}",
-                                said.body
+                                response.body
                             );
                         });
                     }

@@ -54,18 +54,18 @@ impl CommandFolder {
 
 /// Runs a command. Checks that it ended by itself with text, without control characters for a terminal, and with
 /// bounded memory.
-fn ran(mut command: Command, what: &str) -> CommandOutput {
-    let what = &what[..what.len().min(300)];
+fn ran(mut command: Command, label: &str) -> CommandOutput {
+    let label = &label[..label.len().min(300)];
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let (mut out, mut err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
     let mut child = TestProcess::of(child);
-    let saying = thread::spawn(move || {
+    let stdout_reader = thread::spawn(move || {
         let mut text = Vec::new();
         out.read_to_end(&mut text).unwrap();
         text
     });
-    let telling = thread::spawn(move || {
+    let stderr_reader = thread::spawn(move || {
         let mut text = Vec::new();
         err.read_to_end(&mut text).unwrap();
         text
@@ -73,29 +73,33 @@ fn ran(mut command: Command, what: &str) -> CommandOutput {
     let mut most = 0;
     let look = || {
         // The peak that can be observed.
-        let seen = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
-        let line = seen.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let proc_status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+        let line = proc_status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         most = most.max(line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0));
-        child.ended().is_some()
+        child.exit_status().is_some()
     };
-    wait(look, || format!("the end of {what}"));
+    wait(look, || format!("the end of {label}"));
     let status = child.end();
-    assert!(most < MOST_MEMORY, "{what}: {most} KiB");
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap_or_else(|why| panic!("{what}: {why}"));
-    let (out, err) = (text(saying.join().unwrap()), text(telling.join().unwrap()));
-    for said in [&out, &err] {
+    assert!(most < MOST_MEMORY, "{label}: {most} KiB");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap_or_else(|error| panic!("{label}: {error}"));
+    let (out, err) = (text(stdout_reader.join().unwrap()), text(stderr_reader.join().unwrap()));
+    for output in [&out, &err] {
         let turns = |c: char| (c.is_control() && c != '\n') || ('\u{202a}'..='\u{202e}').contains(&c);
-        assert!(!said.contains(turns), "{what}: {:?}", said.chars().take(3_000).collect::<String>());
-        assert!(!said.contains("panicked"), "{what}: {said}");
+        assert!(!output.contains(turns), "{label}: {:?}", output.chars().take(3_000).collect::<String>());
+        assert!(!output.contains("panicked"), "{label}: {output}");
     }
-    let code = status.code().unwrap_or_else(|| panic!("{what}: {status}"));
+    let code = status.code().unwrap_or_else(|| panic!("{label}: {status}"));
     CommandOutput { code, out, err }
 }
 
 /// Checks that it failed, with a short reason.
-fn is_told(ended: &CommandOutput, codes: &[i32], what: &str) {
-    assert!(codes.contains(&ended.code), "{what}: {ended:?}");
-    assert!(!ended.err.trim().is_empty() && ended.err.len() < 20_000, "{what}: {} bytes", ended.err.len());
+fn assert_reports_error(output: &CommandOutput, codes: &[i32], label: &str) {
+    assert!(codes.contains(&output.code), "{label}: {output:?}");
+    assert!(
+        !output.err.trim().is_empty() && output.err.len() < 20_000,
+        "{label}: {} bytes",
+        output.err.len()
+    );
 }
 
 #[test]
@@ -144,8 +148,12 @@ fn sf_5_absurd_arguments_are_refused_in_words() {
         &["bench", "--rounds", "99999999999999999999", "--", "cat"],
         &["completions", "\u{1b}[1m"],
     ] {
-        let ended = home.run(arguments);
-        is_told(&ended, &[1, 2], &format!("{arguments:?}").chars().take(200).collect::<String>());
+        let output = home.run(arguments);
+        assert_reports_error(
+            &output,
+            &[1, 2],
+            &format!("{arguments:?}").chars().take(200).collect::<String>(),
+        );
     }
     // The trust of an unknown tool may be reset.
     assert!(home.run(&["reset", "\u{1b}[1m/x"]).out.contains("nothing to restore for"));
@@ -156,8 +164,8 @@ fn sf_5_absurd_arguments_are_refused_in_words() {
     {
         let mut arguments: Vec<_> = before.iter().map(OsString::from).collect();
         arguments.push(raw.clone());
-        let ended = ran(home.command(&arguments), &format!("{arguments:?}"));
-        is_told(&ended, &[1, 2], &format!("{arguments:?}"));
+        let output = ran(home.command(&arguments), &format!("{arguments:?}"));
+        assert_reports_error(&output, &[1, 2], &format!("{arguments:?}"));
     }
     assert!(!home.0.join("state").exists(), "nothing was made");
 }
@@ -203,9 +211,12 @@ fn sf_5_an_invalid_state_file_is_reported_and_stays_unchanged() {
                 let _ = fs::remove_file(home.0.join(beside));
             }
             fs::write(&file, &bytes).unwrap();
-            let ended = home.run(command);
-            assert!((0..=4).contains(&ended.code), "{name}, {command:?}: {ended:?}");
-            assert!(ended.code == 0 || !ended.err.is_empty() || !ended.out.is_empty(), "{name}, {command:?}");
+            let output = home.run(command);
+            assert!((0..=4).contains(&output.code), "{name}, {command:?}: {output:?}");
+            assert!(
+                output.code == 0 || !output.err.is_empty() || !output.out.is_empty(),
+                "{name}, {command:?}"
+            );
             let is_of_others = !bytes.starts_with(b"SQLite format 3\0");
             assert!(
                 !is_of_others || fs::read(&file).unwrap() == bytes,
@@ -222,14 +233,14 @@ fn sf_5_an_invalid_state_file_is_reported_and_stays_unchanged() {
     fs::remove_dir_all(home.0.join("state")).unwrap();
     fs::create_dir_all(&file).unwrap();
     for command in COMMANDS {
-        let ended = home.run(command);
-        assert!((1..=4).contains(&ended.code), "{command:?}: {ended:?}");
+        let output = home.run(command);
+        assert!((1..=4).contains(&output.code), "{command:?}: {output:?}");
     }
     fs::remove_dir_all(home.0.join("state")).unwrap();
     fs::write(home.0.join("state"), "a file where the folder should be").unwrap();
     for command in COMMANDS {
-        let ended = home.run(command);
-        assert!((0..=4).contains(&ended.code), "{command:?}: {ended:?}");
+        let output = home.run(command);
+        assert!((0..=4).contains(&output.code), "{command:?}: {output:?}");
     }
 }
 
@@ -259,16 +270,16 @@ fn sf_5_an_invalid_configuration_is_reported_with_its_position() {
     for (name, text) in texts {
         fs::write(&file, text).unwrap();
         for command in [&["check"][..], &["status"], &["serve"], &["config", "explain", "bank/pay"]] {
-            let ended = home.run(command);
-            is_told(&ended, &[2], &format!("{name}, {command:?}"));
-            assert!(ended.err.contains("steadfast.toml"), "{name}, {command:?}: {}", ended.err);
+            let output = home.run(command);
+            assert_reports_error(&output, &[2], &format!("{name}, {command:?}"));
+            assert!(output.err.contains("steadfast.toml"), "{name}, {command:?}: {}", output.err);
         }
         let json = home.run(&["check", "--json"]);
-        let said: Value =
-            serde_json::from_str(&json.out).unwrap_or_else(|why| panic!("{name}: {why}: {}", json.out));
-        assert_eq!((json.code, &said["ok"]), (2, &json!(false)), "{name}: {said}");
-        let mistakes = said["mistakes"].as_array().unwrap();
-        assert!(!mistakes.is_empty() || said["error"].is_string(), "{name}: {said}");
+        let report: Value =
+            serde_json::from_str(&json.out).unwrap_or_else(|error| panic!("{name}: {error}: {}", json.out));
+        assert_eq!((json.code, &report["ok"]), (2, &json!(false)), "{name}: {report}");
+        let mistakes = report["mistakes"].as_array().unwrap();
+        assert!(!mistakes.is_empty() || report["error"].is_string(), "{name}: {report}");
     }
     // A valid one with unusual texts.
     let odd = "verify = \"\\u001b[31m\\u202ex\"\n[\"tools\".\"bank/\\u001bpay\"]\nverify = \"\\u001b[2J\"\n";
@@ -279,8 +290,8 @@ fn sf_5_an_invalid_configuration_is_reported_with_its_position() {
         &["config", "explain", "bank/\u{1b}pay"],
         &["doctor"],
     ] {
-        let ended = home.run(command);
-        assert!((0..=4).contains(&ended.code), "{command:?}: {ended:?}");
+        let output = home.run(command);
+        assert!((0..=4).contains(&output.code), "{command:?}: {output:?}");
         let json = home.run(&[command, &["--json"]].concat());
         assert!(
             json.code == 2 || serde_json::from_str::<Value>(&json.out).is_ok(),
@@ -291,18 +302,18 @@ fn sf_5_an_invalid_configuration_is_reported_with_its_position() {
     // Not a file.
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
-    is_told(&home.run(&["check"]), &[2], "a folder");
+    assert_reports_error(&home.run(&["check"]), &[2], "a folder");
     fs::remove_dir(&file).unwrap();
     std::os::unix::fs::symlink(&file, &file).unwrap();
-    is_told(&home.run(&["check"]), &[2], "a link to itself");
+    assert_reports_error(&home.run(&["check"]), &[2], "a link to itself");
     // Configuration of other programs, which is read as well.
     let _ = fs::remove_file(&file);
     for (name, text) in
         [("half.json", "{\"mcpServers\":"), ("deep.json", &"[".repeat(100_000)), ("odd.json", "7")]
     {
         fs::write(home.0.join(name), text).unwrap();
-        is_told(&home.run(&["check", "--config", name]), &[2], name);
-        is_told(&home.run(&["serve", "--mcp-config", name]), &[2], name);
+        assert_reports_error(&home.run(&["check", "--config", name]), &[2], name);
+        assert_reports_error(&home.run(&["serve", "--mcp-config", name]), &[2], name);
     }
 }
 
@@ -339,7 +350,7 @@ fn sf_5_names_and_words_of_others_cannot_turn_a_terminal_and_json_stays_json() {
         || !gateway.get("/v1/approvals")["approvals"].as_array().unwrap().is_empty(),
         || "a request".to_owned(),
     );
-    let mut said = String::new();
+    let mut printed = String::new();
     for gateway_option in [&[][..], &["--gateway", "none"]] {
         for command in [
             &["status"][..],
@@ -352,18 +363,18 @@ fn sf_5_names_and_words_of_others_cannot_turn_a_terminal_and_json_stays_json() {
         ] {
             for form in [&[][..], &["--json"]] {
                 let arguments = [command, gateway_option, form].concat();
-                let ended = ran(gateway.command(&arguments), &format!("{arguments:?}"));
+                let output = ran(gateway.command(&arguments), &format!("{arguments:?}"));
                 if form.is_empty() {
-                    said.push_str(&ended.out);
+                    printed.push_str(&output.out);
                     continue;
                 }
-                let whole = serde_json::from_str::<Value>(&ended.out).is_ok();
-                let by_line = || ended.out.lines().all(|line| serde_json::from_str::<Value>(line).is_ok());
-                assert!(whole || by_line(), "{arguments:?}: {}", ended.out);
+                let whole = serde_json::from_str::<Value>(&output.out).is_ok();
+                let by_line = || output.out.lines().all(|line| serde_json::from_str::<Value>(line).is_ok());
+                assert!(whole || by_line(), "{arguments:?}: {}", output.out);
             }
         }
     }
-    assert!(said.contains("look"), "{said}");
+    assert!(printed.contains("look"), "{printed}");
 }
 
 /// Starts a server that is not a gateway, and answers everything with this.
@@ -427,13 +438,13 @@ fn sf_5_a_gateway_that_is_none_cannot_crash_flood_or_paint_the_command_line() {
         {
             for form in [&[][..], &["--json"]] {
                 let arguments = [command, &["--gateway", &address], form].concat();
-                let ended = home.run(&arguments);
-                assert!((0..=4).contains(&ended.code), "{name}, {command:?}: {ended:?}");
+                let output = home.run(&arguments);
+                assert!((0..=4).contains(&output.code), "{name}, {command:?}: {output:?}");
                 // A tail without calls prints nothing.
                 let may_be_silent = command[0] == "tail";
-                let is_silent = ended.err.is_empty() && ended.out.is_empty();
-                assert!(!is_silent || may_be_silent, "{name}, {command:?}: {ended:?}");
-                assert!(ended.err.len() < 20_000, "{name}, {command:?}: {} bytes", ended.err.len());
+                let is_silent = output.err.is_empty() && output.out.is_empty();
+                assert!(!is_silent || may_be_silent, "{name}, {command:?}: {output:?}");
+                assert!(output.err.len() < 20_000, "{name}, {command:?}: {} bytes", output.err.len());
             }
         }
     }
@@ -447,6 +458,6 @@ fn sf_5_a_gateway_that_is_none_cannot_crash_flood_or_paint_the_command_line() {
             }
         }
     });
-    let ended = home.run(&["status", "--gateway", &endless.to_string()]);
-    is_told(&ended, &[1, 4], "one that never stops talking");
+    let output = home.run(&["status", "--gateway", &endless.to_string()]);
+    assert_reports_error(&output, &[1, 4], "one that never stops talking");
 }

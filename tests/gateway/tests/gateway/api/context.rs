@@ -21,33 +21,37 @@ fn a_record_has_the_ends_of_its_attempts_and_the_context_of_its_caller() {
     call["trace"] = json!({ "baggage": { "user": "value-of-ann" } });
     assert_eq!(gateway.call(&call).text(), "look a, run 2");
 
-    let record = |seen: &Value| {
-        let records = seen["records"].as_array().unwrap();
+    let record = |body: &Value| {
+        let records = body["records"].as_array().unwrap();
         records.iter().find(|record| record["tool"]["tool"] == "look").cloned().unwrap()
     };
-    let kept = record(&gateway.get("/v1/records"));
-    assert_eq!(kept["attemptCount"], 2, "{kept:#}");
+    let stored = record(&gateway.get("/v1/records"));
+    assert_eq!(stored["attemptCount"], 2, "{stored:#}");
     assert!(
-        kept["key"].is_string() && !kept.to_string().contains("order 17"),
-        "the key is somebody's data: {kept:#}"
+        stored["key"].is_string() && !stored.to_string().contains("order 17"),
+        "the key is somebody's data: {stored:#}"
     );
-    assert_eq!(kept["idempotencyKeyHash"].as_str(), kept["key"].as_str().and_then(|key| key.get(..12)));
-    let life = kept["expiresAtMs"].as_u64().unwrap() - kept["updatedAtMs"].as_u64().unwrap();
-    assert_eq!(kept["ttlMs"], json!(life), "{kept:#}");
+    assert_eq!(stored["idempotencyKeyHash"].as_str(), stored["key"].as_str().and_then(|key| key.get(..12)));
+    let life = stored["expiresAtMs"].as_u64().unwrap() - stored["updatedAtMs"].as_u64().unwrap();
+    assert_eq!(stored["ttlMs"], json!(life), "{stored:#}");
     let attempt = |at: usize| {
-        let attempt = &kept["attempts"][at];
+        let attempt = &stored["attempts"][at];
         (attempt["number"].clone(), attempt["status"].clone(), attempt["code"].clone())
     };
-    assert_eq!(attempt(0), (json!(1), json!("failed"), json!("tool_error")), "{kept:#}");
-    assert_eq!(attempt(1), (json!(2), json!("success"), Value::Null), "{kept:#}");
-    assert_eq!((&kept["agentId"], &kept["correlationId"]), (&json!("planner"), &json!("c-9")), "{kept:#}");
+    assert_eq!(attempt(0), (json!(1), json!("failed"), json!("tool_error")), "{stored:#}");
+    assert_eq!(attempt(1), (json!(2), json!("success"), Value::Null), "{stored:#}");
     assert_eq!(
-        (&kept["fromHook"], &kept["baggageKeys"]),
-        (&json!("before-pay"), &json!(["user"])),
-        "{kept:#}"
+        (&stored["agentId"], &stored["correlationId"]),
+        (&json!("planner"), &json!("c-9")),
+        "{stored:#}"
     );
     assert_eq!(
-        (&kept["requestTags"][0], kept["requestTags"].as_array().unwrap().len()),
+        (&stored["fromHook"], &stored["baggageKeys"]),
+        (&json!("before-pay"), &json!(["user"])),
+        "{stored:#}"
+    );
+    assert_eq!(
+        (&stored["requestTags"][0], stored["requestTags"].as_array().unwrap().len()),
         (&json!("nightly"), 2)
     );
     let in_history = || {
@@ -56,20 +60,27 @@ fn a_record_has_the_ends_of_its_attempts_and_the_context_of_its_caller() {
     };
     wait(|| in_history().is_some(), || format!("a context in {:#}", gateway.get("/v1/history")));
     let (history, context) = (gateway.get("/v1/history"), in_history().unwrap());
-    for said in ["agentId", "correlationId", "requestTags", "fromHook", "baggageKeys"] {
-        assert_eq!((context[said].is_null(), &context[said]), (false, &kept[said]), "{said}: {history:#}");
+    for field in ["agentId", "correlationId", "requestTags", "fromHook", "baggageKeys"] {
+        assert_eq!(
+            (context[field].is_null(), &context[field]),
+            (false, &stored[field]),
+            "{field}: {history:#}"
+        );
     }
     let end = gateway.logged_times("tool_call_end", 1).remove(0);
     assert_eq!((&end["agentId"], &end["correlationId"]), (&json!("planner"), &json!("c-9")), "{end}");
     assert_eq!((&end["fromHook"], &end["baggageKeys"]), (&json!("before-pay"), &json!("user")), "{end}");
     assert!(end["requestTags"].as_str().unwrap().starts_with("nightly,"), "{end}");
-    assert_eq!(end["idempotencyKeyHash"], kept["idempotencyKeyHash"], "{end}");
+    assert_eq!(end["idempotencyKeyHash"], stored["idempotencyKeyHash"], "{end}");
     // Its span is pushed a little later. Texts in protobuf are plain.
     let pushed = || -> String {
-        let heard = gateway.service.heard().into_iter();
-        heard.filter(|heard| heard.line.starts_with("POST /v1/traces ")).map(|heard| heard.body).collect()
+        let requests = gateway.service.requests().into_iter();
+        requests
+            .filter(|request| request.line.starts_with("POST /v1/traces "))
+            .map(|request| request.body)
+            .collect()
     };
-    wait(|| pushed().contains("tool_execution"), || format!("a span in {:?}", gateway.service.heard()));
+    wait(|| pushed().contains("tool_execution"), || format!("a span in {:?}", gateway.service.requests()));
     for (attribute, value) in [
         ("agent.id", "planner"),
         ("correlation.id", "c-9"),
@@ -82,7 +93,7 @@ fn a_record_has_the_ends_of_its_attempts_and_the_context_of_its_caller() {
         assert!(behind.find(value).is_some_and(|at| at < 8), "{attribute} = {value}: {spans:?}");
     }
     let log = fs::read_to_string(gateway.folder.join("log")).unwrap();
-    let everything = log + &kept.to_string() + &history.to_string() + &pushed();
+    let everything = log + &stored.to_string() + &history.to_string() + &pushed();
     assert!(!everything.contains("abcdefghijklm") && !everything.contains("value-of-ann"), "{everything}");
 
     // A refusal says whether calling again can help, and the state of the breaker.
@@ -99,14 +110,14 @@ fn a_record_has_the_ends_of_its_attempts_and_the_context_of_its_caller() {
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
 /// Returns the context of calls of `pay` in the records and the history.
-fn kept(gateway: &ApiGateway, calls: usize) -> Vec<[Value; 5]> {
+fn call_contexts(gateway: &ApiGateway, calls: usize) -> Vec<[Value; 5]> {
     let pays = |list: &Value| -> Vec<Value> {
         list.as_array().unwrap().iter().filter(|one| one["tool"]["tool"] == "pay").cloned().collect()
     };
     let history = || pays(&gateway.get("/v1/history")["calls"]);
     wait(|| history().len() == calls, || format!("{calls} calls in {:#}", gateway.get("/v1/history")));
-    let of = |said: &Value| {
-        ["agentId", "correlationId", "requestTags", "fromHook", "baggageKeys"].map(|name| said[name].clone())
+    let of = |entry: &Value| {
+        ["agentId", "correlationId", "requestTags", "fromHook", "baggageKeys"].map(|name| entry[name].clone())
     };
     let mut in_history: Vec<_> = history().iter().map(|call| of(&call["context"])).collect();
     let mut in_records: Vec<_> = pays(&gateway.get("/v1/records")["records"]).iter().map(of).collect();
@@ -126,8 +137,9 @@ fn over_mcp_a_call_has_the_same_context_in_meta_or_in_headers_and_its_server_get
     client.request("tools/list", json!({}));
     let pay = |client: &mut McpTestClient, id: &str, mut meta: Value| -> Value {
         meta["dev.steadfast/idempotency-key"] = id.into();
-        let said = client.call_with("pay", json!({ "id": id, "fault": "echo" }), meta);
-        serde_json::from_str::<Value>(&said.text).unwrap_or_else(|_| panic!("{said:?}"))["_meta"].clone()
+        let response = client.call_with("pay", json!({ "id": id, "fault": "echo" }), meta);
+        serde_json::from_str::<Value>(&response.text).unwrap_or_else(|_| panic!("{response:?}"))["_meta"]
+            .clone()
     };
     let sent = pay(&mut client, "a", json!({}));
     assert_eq!(sent["baggage"], "team=value-of-bob", "{sent}");
@@ -139,16 +151,16 @@ fn over_mcp_a_call_has_the_same_context_in_meta_or_in_headers_and_its_server_get
     });
     let sent = pay(&mut client, "b", words);
     assert_eq!(sent["baggage"], "user=value-of-ann;secret,plan=b%20c", "as it came: {sent}");
-    let kept = kept(&gateway, 2);
-    assert_eq!(kept[0], [json!(null), json!(TRACE), json!(null), json!(null), json!(["team"])]);
-    let [agent, correlation, tags, hook, baggage] = &kept[1];
+    let contexts = call_contexts(&gateway, 2);
+    assert_eq!(contexts[0], [json!(null), json!(TRACE), json!(null), json!(null), json!(["team"])]);
+    let [agent, correlation, tags, hook, baggage] = &contexts[1];
     assert_eq!((agent, correlation), (&json!("planner"), &json!("c-9")));
     assert_eq!(
         (&tags[0], tags.as_array().unwrap().len(), hook),
         (&json!("nightly"), 2, &json!("before-pay"))
     );
     assert_eq!(baggage, &json!(["plan", "user"]));
-    let everything = fs::read_to_string(gateway.folder.join("log")).unwrap() + &format!("{kept:?}");
+    let everything = fs::read_to_string(gateway.folder.join("log")).unwrap() + &format!("{contexts:?}");
     for secret in ["value-of", "b%20c", "b c", "abcdefghijklm"] {
         assert!(!everything.contains(secret), "{secret}: {everything}");
     }
@@ -173,11 +185,11 @@ fn the_context_of_a_turn_is_that_of_its_calls_and_tools_get_the_baggage() {
     let turned = gateway.post("/v1/turns", &turn).body;
     assert_eq!(turned["status"], "completed", "{turned:#}");
     let encoded = "user=ann%2C%20the%20%C3%A4";
-    let heard = gateway.service.heard();
-    assert_eq!(heard[0].header("baggage"), Some(encoded), "{heard:?}");
+    let requests = gateway.service.requests();
+    assert_eq!(requests[0].header("baggage"), Some(encoded), "{requests:?}");
     assert!(turned.to_string().contains(&format!(r#"\"baggage\":\"{encoded}\""#)), "{turned:#}");
-    let said = [json!("planner"), json!("c-9"), json!(["nightly"]), json!("before-pay"), json!(["user"])];
-    assert_eq!(kept(&gateway, 2), [said.clone(), said]);
+    let expected = [json!("planner"), json!("c-9"), json!(["nightly"]), json!("before-pay"), json!(["user"])];
+    assert_eq!(call_contexts(&gateway, 2), [expected.clone(), expected]);
 
     // The same over MCP, for the servers of the client.
     let mut client = McpTestClient::at(gateway.address);
@@ -190,6 +202,6 @@ fn the_context_of_a_turn_is_that_of_its_calls_and_tools_get_the_baggage() {
     let plan = json!({ "turnId": "u", "calls": [{ "id": "p", "tool": "pay", "params": { "id": "c", "fault": "echo" } }] });
     let turned = client.call_with("run_turn", plan, words);
     assert!(!turned.is_error && turned.text.contains(r#"\"baggage\":\"team=bob\""#), "{turned:?}");
-    let said = [json!(null), json!("c-10"), json!(["weekly"]), json!("after-pay"), json!(["team"])];
-    assert_eq!(kept(&gateway, 3)[0], said);
+    let expected = [json!(null), json!("c-10"), json!(["weekly"]), json!("after-pay"), json!(["team"])];
+    assert_eq!(call_contexts(&gateway, 3)[0], expected);
 }

@@ -19,21 +19,21 @@ fn tr_1_what_is_no_envelope_is_refused_runs_nothing_and_leaves_no_record() {
         nameless.as_object_mut().unwrap().remove("toolName");
         let mut of_tomorrow = good.clone();
         of_tomorrow["contractVersion"] = "9.9".into();
-        for (envelope, code, said) in [
+        for (envelope, code, message) in [
             (&nameless, "invalid_envelope", "toolName: expected"),
             (&of_tomorrow, "unsupported_version", "contractVersion: expected"),
         ] {
             let refused = gateway.call(envelope);
             assert_eq!((refused.status, refused.code()), (400, code), "{}", refused.body);
-            assert!(refused.message().contains(said), "{}", refused.body);
+            assert!(refused.message().contains(message), "{}", refused.body);
         }
         let records = gateway.get("/v1/records");
         assert!(!records.to_string().contains(&format!("\"{kind}\"")), "{records}");
         assert_eq!(gateway.count(kind, "pay a"), 0);
         // With the same key a valid call runs.
-        let said = gateway.call(&good);
-        assert_eq!((said.status, said.text()), (200, "pay a, run 1"), "{}", said.body);
-        assert_eq!((&said.body["fromCache"], &said.body["attempts"]), (&json!(false), &json!(1)));
+        let response = gateway.call(&good);
+        assert_eq!((response.status, response.text()), (200, "pay a, run 1"), "{}", response.body);
+        assert_eq!((&response.body["fromCache"], &response.body["attempts"]), (&json!(false), &json!(1)));
     }
     assert!(gateway.logged("tool_call_retry").is_empty());
 }
@@ -54,8 +54,8 @@ fn tr_2_a_duplicate_in_flight_waits_and_does_not_run() {
             let second = scope.spawn(|| gateway.call(&call));
             happening.next("tool_call_following");
             // A caller that does not want to wait learns that the call is in flight.
-            let told = gateway.call(&hasty);
-            assert_eq!((told.status, told.code()), (409, "in_flight"), "{}", told.body);
+            let response = gateway.call(&hasty);
+            assert_eq!((response.status, response.code()), (409, "in_flight"), "{}", response.body);
             drop(gate);
             (first.join().unwrap(), second.join().unwrap())
         });
@@ -94,7 +94,7 @@ fn tr_3_a_duplicate_of_a_finished_call_gets_its_answer_and_the_digest_stays() {
     let record = |gateway: &ApiGateway, kind: &str| -> Value {
         gateway.get(&format!("/v1/records?tool={kind}/pay"))["records"][0].clone()
     };
-    let mut kept = Vec::new();
+    let mut completed = Vec::new();
     for kind in KINDS {
         let call = keyed(&format!("{kind}/pay"), &json!({ "id": "a" }), "k");
         let first = gateway.call(&call);
@@ -114,12 +114,12 @@ fn tr_3_a_duplicate_of_a_finished_call_gets_its_answer_and_the_digest_stays() {
         for fact in ["key", "digest", "state"] {
             assert!(before[fact].is_string() && before[fact] == after[fact], "{fact}: {before} {after}");
         }
-        kept.push((kind, call, first.body["output"].clone()));
+        completed.push((kind, call, first.body["output"].clone()));
     }
     // A gateway that is started later has the answer, and its arguments.
     gateway.kill();
     gateway.start(|_| {});
-    for (kind, call, output) in kept {
+    for (kind, call, output) in completed {
         assert_eq!(gateway.call(&call).body["output"], output);
         let other = gateway.call(&keyed(&format!("{kind}/pay"), &json!({ "id": "b" }), "k"));
         assert_eq!(other.code(), "idempotency_conflict", "{}", other.body);
@@ -160,9 +160,9 @@ fn tr_4_one_key_for_two_calls_is_two_keys_where_that_is_wanted() {
     for kind in KINDS {
         for from_cache in [false, true] {
             for id in ["a", "b"] {
-                let said = gateway.call(&keyed(&format!("{kind}/pay"), &json!({ "id": id }), "k"));
+                let response = gateway.call(&keyed(&format!("{kind}/pay"), &json!({ "id": id }), "k"));
                 assert_eq!(
-                    (said.text(), &said.body["fromCache"]),
+                    (response.text(), &response.body["fromCache"]),
                     (format!("pay {id}, run 1").as_str(), &json!(from_cache))
                 );
             }
@@ -191,9 +191,9 @@ fn sf_11_an_equal_call_without_a_key_waits_for_the_one_in_flight_and_one_after_t
         // Each of these is made right after the answer to the previous one.
         let plain = envelope(&format!("{kind}/pay"), &json!({ "id": "b" }));
         for run in 1..=4 {
-            let said = gateway.call(&plain);
-            let heard = (said.text(), said.body["fromCache"] == true);
-            assert_eq!(heard, (format!("pay b, run {run}").as_str(), false), "{}", said.body);
+            let response = gateway.call(&plain);
+            let actual = (response.text(), response.body["fromCache"] == true);
+            assert_eq!(actual, (format!("pay b, run {run}").as_str(), false), "{}", response.body);
         }
     }
 }
@@ -216,10 +216,10 @@ fn a_payment_without_a_key_that_was_in_flight_when_the_gateway_was_killed_does_n
         });
         gateway.kill();
         gateway.start(|_| {});
-        let told = gateway.call(&call);
-        assert_eq!((told.status, told.code()), (409, "outcome_unknown"), "{kind}: {}", told.body);
-        let seen = gateway.get(&format!("/v1/records?open=true&tool={kind}/pay"));
-        let record = &seen["records"][0];
+        let response = gateway.call(&call);
+        assert_eq!((response.status, response.code()), (409, "outcome_unknown"), "{kind}: {}", response.body);
+        let records = gateway.get(&format!("/v1/records?open=true&tool={kind}/pay"));
+        let record = &records["records"][0];
         assert_eq!(
             (&record["state"], &record["settled"], &record["observed"]),
             (&json!("unknown"), &json!(false), &json!("process_died")),
@@ -229,17 +229,17 @@ fn a_payment_without_a_key_that_was_in_flight_when_the_gateway_was_killed_does_n
         let refused =
             gateway.request_as_operator(&format!("POST /v1/records/{key}/resolve"), &json!({ "ran": false }));
         assert_eq!((refused.status, refused.code()), (409, "not_settled"), "{}", refused.body);
-        let (said, code) = said(&gateway, &["resolve", key, "--did-not-run"]);
+        let (stderr, code) = command_stderr(&gateway, &["resolve", key, "--did-not-run"]);
         assert!(
-            code == 1 && said.contains("may still take effect") && said.contains("try again in"),
-            "{said}"
+            code == 1 && stderr.contains("may still take effect") && stderr.contains("try again in"),
+            "{stderr}"
         );
         assert_eq!(gateway.count(kind, "pay a"), 1);
     }
 }
 
 /// Returns the output of a command, and its exit code.
-fn said(gateway: &ApiGateway, arguments: &[&str]) -> (String, i32) {
+fn command_stderr(gateway: &ApiGateway, arguments: &[&str]) -> (String, i32) {
     let output = gateway.run(arguments);
     (String::from_utf8(output.stderr).unwrap(), output.status.code().unwrap())
 }
@@ -268,8 +268,8 @@ fn tr_4_a_key_is_made_of_the_arguments_and_passed_to_the_tool() {
         assert_eq!(gateway.count(kind, "pay "), 0, "{kind}");
     }
     // The tool received the key, as an argument and in the usual way.
-    let heard = gateway.service.heard();
-    let first = heard.iter().find(|heard| heard.line.starts_with("POST /pay")).unwrap();
+    let requests = gateway.service.requests();
+    let first = requests.iter().find(|request| request.line.starts_with("POST /pay")).unwrap();
     let body: Value = serde_json::from_str(&first.body).unwrap();
     assert_eq!((&body["id"], &body["idempotency_key"]), (&json!("INV-1"), &json!("INV-1")), "{body}");
     assert_eq!(first.header("idempotency-key"), Some("INV-1"));
@@ -295,8 +295,8 @@ fn tr_4_over_mcp_the_key_that_the_gateway_puts_there_is_not_missing() {
     let required = &listed["result"]["tools"][0]["inputSchema"]["required"];
     assert_eq!(required, &json!(["id", "idempotency_key"]), "{listed:#}");
     let pay = |client: &mut McpTestClient, arguments: Value| client.call("pay", arguments);
-    let said = pay(&mut client, json!({ "id": "a", "fault": "echo" }));
-    assert!(said.text.contains(r#""idempotency_key":"order-a""#), "{said:?}");
+    let response = pay(&mut client, json!({ "id": "a", "fault": "echo" }));
+    assert!(response.text.contains(r#""idempotency_key":"order-a""#), "{response:?}");
     // With the key it is the same call, even in another conversation. With another key it is not.
     let mut other = McpTestClient::at(gateway.address);
     other.initialize();
@@ -323,8 +323,8 @@ fn tr_4_in_a_named_turn_the_arguments_of_the_key_must_be_there_and_the_tool_gets
     let turn = |name: &str, params: Value| {
         let plan = json!({ "turnId": name, "calls": [{ "id": "p", "tool": "http/pay", "params": params }] });
         let target = json!({ "sessionKey": "s", "actorId": "ann" });
-        let asked = json!({ "contractVersion": "1.1", "target": target, "plan": plan });
-        gateway.post("/v1/turns", &asked).body
+        let request = json!({ "contractVersion": "1.1", "target": target, "plan": plan });
+        gateway.post("/v1/turns", &request).body
     };
     let refused = turn("one", json!({ "text": "no id" }));
     let call = &refused["calls"][0];
@@ -333,16 +333,19 @@ fn tr_4_in_a_named_turn_the_arguments_of_the_key_must_be_there_and_the_tool_gets
         (&json!("failed"), &json!("invalid_arguments")),
         "{refused:#}"
     );
-    assert!(call["message"].as_str().is_some_and(|said| said.contains("`id`")), "{refused:#}");
-    assert!(gateway.service.heard().is_empty(), "{:?}", gateway.service.heard());
+    assert!(call["message"].as_str().is_some_and(|text| text.contains("`id`")), "{refused:#}");
+    assert!(gateway.service.requests().is_empty(), "{:?}", gateway.service.requests());
     for name in ["two", "two", "three"] {
         assert_eq!(turn(name, json!({ "id": "a" }))["status"], "completed", "{name}");
     }
     // Submitted again it does not run again. In another turn it does, and its tool can see that it is the same order.
-    let heard = gateway.service.heard();
-    let keys: Vec<_> = heard.iter().map(|heard| heard.header("idempotency-key")).collect();
-    assert_eq!(keys, [Some("order-a"), Some("order-a")], "{heard:?}");
-    assert!(heard.iter().all(|heard| heard.body.contains(r#""idempotency_key":"order-a""#)), "{heard:?}");
+    let requests = gateway.service.requests();
+    let keys: Vec<_> = requests.iter().map(|request| request.header("idempotency-key")).collect();
+    assert_eq!(keys, [Some("order-a"), Some("order-a")], "{requests:?}");
+    assert!(
+        requests.iter().all(|request| request.body.contains(r#""idempotency_key":"order-a""#)),
+        "{requests:?}"
+    );
     // A call of the turn is the same call, even with other arguments.
     let changed = turn("two", json!({ "id": "b" }));
     assert_eq!(changed["calls"][0]["code"], "idempotency_conflict", "{changed:#}");

@@ -36,8 +36,8 @@ fn lived(test: &str, config: &str) -> ApiGateway {
     let refused = gateway.call(&named(envelope("http/pay", &json!({ "id": "y" })), "r-refused"));
     assert_eq!(refused.code(), "circuit_open", "{}", refused.body);
     for id in ["r-first", "r-again"] {
-        let said = gateway.call(&named(keyed("command/pay", &json!({ "id": "z" }), "once"), id));
-        assert_eq!(said.text(), "pay z, run 1", "{}", said.body);
+        let response = gateway.call(&named(keyed("command/pay", &json!({ "id": "z" }), "once"), id));
+        assert_eq!(response.text(), "pay z, run 1", "{}", response.body);
     }
     let calls = || gateway.get("/v1/history")["calls"].as_array().unwrap().len();
     wait(|| calls() == 7, || format!("seven calls in the history, not {}", calls()));
@@ -47,15 +47,15 @@ fn lived(test: &str, config: &str) -> ApiGateway {
 impl ApiGateway {
     /// Returns the output of a command, and its exit code. Checks that it contains neither parameters nor secrets of
     /// tools.
-    fn said(&self, arguments: &[&str]) -> (String, i32) {
+    fn command_output(&self, arguments: &[&str]) -> (String, i32) {
         let output = self.run(arguments);
         let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         assert!(!text.contains(SECRET), "{arguments:?}: {text}");
         (text, output.status.code().unwrap())
     }
 
-    pub(super) fn said_json(&self, arguments: &[&str]) -> (Value, i32) {
-        let (text, code) = self.said(&[arguments, &["--json"]].concat());
+    pub(super) fn command_json(&self, arguments: &[&str]) -> (Value, i32) {
+        let (text, code) = self.command_output(&[arguments, &["--json"]].concat());
         (serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}")), code)
     }
 
@@ -85,8 +85,8 @@ fn explain_shows_the_events_the_deciding_rule_and_its_position() {
         if !is_running {
             gateway.stop();
         }
-        let (told, code) = gateway.said(&["explain", "r-retried"]);
-        assert_eq!(code, 0, "{told}");
+        let (output, code) = gateway.command_output(&["explain", "r-retried"]);
+        assert_eq!(code, 0, "{output}");
         for part in [
             "call r-retried",
             "http/look",
@@ -98,47 +98,47 @@ fn explain_shows_the_events_the_deciding_rule_and_its_position() {
             "/steadfast.toml:3:",
             "ended: success, 2 attempts",
         ] {
-            assert!(told.contains(part), "{part}: {told}");
+            assert!(output.contains(part), "{part}: {output}");
         }
-        let (told, code) = gateway.said(&["explain", "r-slow"]);
-        assert_eq!(code, 0, "{told}");
+        let (output, code) = gateway.command_output(&["explain", "r-slow"]);
+        assert_eq!(code, 0, "{output}");
         for part in ["by timeoutMs = 5000, set by its caller", "ended: outcome_unknown by timeout"] {
-            assert!(told.contains(part), "{part}: {told}");
+            assert!(output.contains(part), "{part}: {output}");
         }
-        let (told, code) = gateway.said(&["explain", "r-bad-2"]);
-        assert_eq!(code, 0, "{told}");
+        let (output, code) = gateway.command_output(&["explain", "r-bad-2"]);
+        assert_eq!(code, 0, "{output}");
         for part in [
             "by breaker.consecutive = 2 (",
             &breaker,
             "ended: outcome_unknown by http.503",
             "told: the outcome of this call is unknown",
         ] {
-            assert!(told.contains(part), "{part}: {told}");
+            assert!(output.contains(part), "{part}: {output}");
         }
-        let (told, code) = gateway.said(&["explain", "r-refused"]);
-        assert_eq!(code, 0, "{told}");
+        let (output, code) = gateway.command_output(&["explain", "r-refused"]);
+        assert_eq!(code, 0, "{output}");
         for part in [
             "ended: circuit_open by breaker, 0 attempts",
             "the breaker was opened at ",
             " by the call r-bad-2 of http/pay, by breaker.consecutive = 2 (",
         ] {
-            assert!(told.contains(part), "{part}: {told}");
+            assert!(output.contains(part), "{part}: {output}");
         }
-        let (told, code) = gateway.said(&["explain", "r-again"]);
-        assert_eq!(code, 0, "{told}");
+        let (output, code) = gateway.command_output(&["explain", "r-again"]);
+        assert_eq!(code, 0, "{output}");
         for part in ["by dedupe.mode = ", "ended: success, replayed"] {
-            assert!(told.contains(part), "{part}: {told}");
+            assert!(output.contains(part), "{part}: {output}");
         }
     }
-    let (json, _) = gateway.said_json(&["explain", "r-refused"]);
+    let (json, _) = gateway.command_json(&["explain", "r-refused"]);
     assert_eq!(
         (&json["openedBy"]["requestId"], &json["openedBy"]["tool"], &json["openedBy"]["reason"]),
         (&json!("r-bad-2"), &json!("http/pay"), &json!("consecutive")),
         "{json:#}"
     );
-    let (told, code) = gateway.said(&["explain", "r-nobody"]);
-    assert_eq!(code, 1, "{told}");
-    assert!(told.contains("no stored call or turn has the id `r-nobody`"), "{told}");
+    let (output, code) = gateway.command_output(&["explain", "r-nobody"]);
+    assert_eq!(code, 1, "{output}");
+    assert!(output.contains("no stored call or turn has the id `r-nobody`"), "{output}");
 }
 
 #[test]
@@ -149,11 +149,11 @@ fn explain_shows_the_result_under_another_profile() {
         ("r-retried", "under the profile measured it would have gone another way:"),
         ("r-again", "under the profile measured it would have gone the same way"),
     ] {
-        let (told, code) = gateway.said(&["explain", id, "--profile", "measured"]);
-        assert_eq!(code, 0, "{told}");
-        assert!(told.contains(would), "{told}");
+        let (output, code) = gateway.command_output(&["explain", id, "--profile", "measured"]);
+        assert_eq!(code, 0, "{output}");
+        assert!(output.contains(would), "{output}");
     }
-    let (json, _) = gateway.said_json(&["explain", "r-retried", "--profile", "measured"]);
+    let (json, _) = gateway.command_json(&["explain", "r-retried", "--profile", "measured"]);
     assert_eq!(
         (&json["replayed"], &json["under"]["profile"], &json["under"]["differs"]),
         (&json!(true), &json!("measured"), &json!(true)),
@@ -161,44 +161,45 @@ fn explain_shows_the_result_under_another_profile() {
     );
     let settings = json["under"]["settings"].as_array().unwrap();
     assert!(settings.iter().any(|one| one["setting"] == "retry.base"), "{json:#}");
-    let (told, code) = gateway.said(&["explain", "r-retried", "--profile", "none-such"]);
-    assert_eq!(code, 2, "{told}");
+    let (output, code) = gateway.command_output(&["explain", "r-retried", "--profile", "none-such"]);
+    assert_eq!(code, 2, "{output}");
 }
 
 #[test]
 fn a_gateway_that_keeps_its_state_in_memory_is_asked() {
     let mut gateway = lived("explain_memory", "store.kind = \"memory\"\n");
-    let (told, code) = gateway.said(&["explain", "r-retried"]);
-    assert_eq!(code, 0, "{told}");
-    assert!(told.contains("ended: success, 2 attempts"), "{told}");
-    let (told, code) = gateway.said(&["rehearse", "--config", "steadfast.toml"]);
-    assert_eq!(code, 0, "{told}");
-    assert!(told.contains("7 calls, and no result would change"), "{told}");
+    let (output, code) = gateway.command_output(&["explain", "r-retried"]);
+    assert_eq!(code, 0, "{output}");
+    assert!(output.contains("ended: success, 2 attempts"), "{output}");
+    let (output, code) = gateway.command_output(&["rehearse", "--config", "steadfast.toml"]);
+    assert_eq!(code, 0, "{output}");
+    assert!(output.contains("7 calls, and no result would change"), "{output}");
     gateway.stop();
-    let (told, code) = gateway.said(&["explain", "r-retried"]);
-    assert_eq!(code, 2, "{told}");
+    let (output, code) = gateway.command_output(&["explain", "r-retried"]);
+    assert_eq!(code, 2, "{output}");
 }
 
 #[test]
 fn rehearse_shows_which_results_would_change_under_another_configuration() {
     let gateway = lived("rehearse", "");
-    let (told, code) = gateway.said(&["rehearse", "--config", "steadfast.toml", "--since", "24h"]);
-    assert_eq!(code, 0, "{told}");
-    assert!(told.contains("7 calls, and no result would change"), "{told}");
-    assert!(!told.contains("taken as recorded"), "everything is explained: {told}");
+    let (output, code) =
+        gateway.command_output(&["rehearse", "--config", "steadfast.toml", "--since", "24h"]);
+    assert_eq!(code, 0, "{output}");
+    assert!(output.contains("7 calls, and no result would change"), "{output}");
+    assert!(!output.contains("taken as recorded"), "everything is explained: {output}");
 
     let new = gateway.changed("breaker.consecutive = 2", "breaker.consecutive = 1");
-    let (told, code) = gateway.said(&["rehearse", "--config", &new, "--since", "24h"]);
-    assert_eq!(code, 3, "{told}");
+    let (output, code) = gateway.command_output(&["rehearse", "--config", &new, "--since", "24h"]);
+    assert_eq!(code, 3, "{output}");
     for part in [
         "2 of 7 results would change",
         "refused by the breaker: ",
         "breaker.consecutive = 1 instead of 2 (new.toml:",
         "r-bad-2",
     ] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(output.contains(part), "{part}: {output}");
     }
-    let (json, code) = gateway.said_json(&["rehearse", "--config", &new]);
+    let (json, code) = gateway.command_json(&["rehearse", "--config", &new]);
     assert_eq!((code, &json["calls"], &json["notExplained"]), (3, &json!(7), &json!(0)), "{json:#}");
     let kind = &json["kinds"][0];
     assert_eq!(kind["kind"], "refused_by_breaker", "{json:#}");
@@ -211,11 +212,11 @@ fn rehearse_shows_which_results_would_change_under_another_configuration() {
     );
 
     // There are no calls in the last millisecond.
-    let (told, code) = gateway.said(&["rehearse", "--config", &new, "--since", "1ms"]);
-    assert_eq!(code, 0, "{told}");
-    assert!(told.contains("nothing to rehearse"), "{told}");
-    let (told, code) = gateway.said(&["rehearse", "--config", &new, "--since", "soon"]);
-    assert_eq!(code, 2, "{told}");
+    let (output, code) = gateway.command_output(&["rehearse", "--config", &new, "--since", "1ms"]);
+    assert_eq!(code, 0, "{output}");
+    assert!(output.contains("nothing to rehearse"), "{output}");
+    let (output, code) = gateway.command_output(&["rehearse", "--config", &new, "--since", "soon"]);
+    assert_eq!(code, 2, "{output}");
 }
 
 #[test]
@@ -232,8 +233,8 @@ fn explain_shows_a_turn_with_the_decision_on_each_of_its_calls() {
         || gateway.get("/v1/history")["calls"].as_array().unwrap().len() == 1,
         || "its call is kept".to_owned(),
     );
-    let (told, code) = gateway.said(&["explain", "trip", "--profile", "measured"]);
-    assert_eq!(code, 0, "{told}");
+    let (output, code) = gateway.command_output(&["explain", "trip", "--profile", "measured"]);
+    assert_eq!(code, 0, "{output}");
     for part in [
         "turn trip  1 call",
         "Tool succeeded on retry 2",
@@ -244,9 +245,9 @@ fn explain_shows_a_turn_with_the_decision_on_each_of_its_calls() {
         "under the profile measured it would have gone another way:",
         "there retry.base = ",
     ] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(output.contains(part), "{part}: {output}");
     }
-    let (json, _) = gateway.said_json(&["explain", "trip"]);
+    let (json, _) = gateway.command_json(&["explain", "trip"]);
     let call = &json["calls"][0];
     assert_eq!((&call["id"], &call["call"]["status"]), (&json!("seek"), &json!("success")), "{json:#}");
 }

@@ -77,21 +77,21 @@ fn lines(gateway: &ApiGateway) -> Vec<(String, bool)> {
     all.filter(|(line, _)| !line.ends_with("/v1/events")).collect()
 }
 
-fn asked(gateway: &ApiGateway, line: &str) -> RawRequest {
+fn admin_request(gateway: &ApiGateway, line: &str) -> RawRequest {
     gateway.request(line).header("authorization", &format!("Bearer {ADMIN}"))
 }
 
 /// Checks that a refusal names the problem, in a readable and bounded text.
-fn is_a_clear_refusal(said: &ApiTestResponse, what: &str) {
-    assert!((400..500).contains(&said.status), "{what}: {said:?}");
-    assert!(!said.code().is_empty() && !said.message().is_empty(), "{what}: {}", said.body);
-    assert!(said.message().len() < 8_000, "{what}: {} bytes", said.message().len());
-    assert!(!said.message().contains(['\0', '\x1b', '\u{fffd}']), "{what}: {:?}", said.message());
+fn is_a_clear_refusal(response: &ApiTestResponse, label: &str) {
+    assert!((400..500).contains(&response.status), "{label}: {response:?}");
+    assert!(!response.code().is_empty() && !response.message().is_empty(), "{label}: {}", response.body);
+    assert!(response.message().len() < 8_000, "{label}: {} bytes", response.message().len());
+    assert!(!response.message().contains(['\0', '\x1b', '\u{fffd}']), "{label}: {:?}", response.message());
 }
 
 fn works(gateway: &ApiGateway, id: &str) {
-    let said = gateway.call(&envelope("bank/pay", &json!({ "id": id })));
-    assert_eq!(said.text(), format!("pay {id}, run 1"), "{}", said.body);
+    let response = gateway.call(&envelope("bank/pay", &json!({ "id": id })));
+    assert_eq!(response.text(), format!("pay {id}, run 1"), "{}", response.body);
 }
 
 #[test]
@@ -103,8 +103,8 @@ fn sf_5_no_body_breaks_an_endpoint_runs_anything_or_stays_in_memory() {
     let round = || {
         for line in &taking {
             for (name, body) in &bodies {
-                let said = ApiTestResponse::to(&asked(&gateway, line).body(body));
-                is_a_clear_refusal(&said, &format!("{line} with {name}"));
+                let response = ApiTestResponse::to(&admin_request(&gateway, line).body(body));
+                is_a_clear_refusal(&response, &format!("{line} with {name}"));
             }
         }
     };
@@ -130,18 +130,19 @@ fn sf_5_a_body_that_is_too_large_is_refused_before_it_is_read() {
     // For a call that was never begun nothing is accepted at all.
     let is_taken = |(line, takes): &&(String, bool)| *takes && !line.contains("/v1/calls/1/");
     for (line, _) in lines(&gateway).iter().filter(is_taken) {
-        let said = ApiTestResponse::to(&asked(&gateway, line).body(&large));
-        assert_eq!((said.status, said.code()), (413, "too_large"), "{line}: {}", said.body);
+        let response = ApiTestResponse::to(&admin_request(&gateway, line).body(&large));
+        assert_eq!((response.status, response.code()), (413, "too_large"), "{line}: {}", response.body);
         // A body that is announced but does not arrive is not awaited.
-        let said =
-            ApiTestResponse::to(&asked(&gateway, line).header("content-length", "999999999999").body("{"));
-        assert_eq!(said.status, 413, "{line}: {}", said.body);
+        let response = ApiTestResponse::to(
+            &admin_request(&gateway, line).header("content-length", "999999999999").body("{"),
+        );
+        assert_eq!(response.status, 413, "{line}: {}", response.body);
         // A chunked body does not announce its size.
         let mut pieces = Vec::new();
         for _ in 0..40 {
             pieces.extend_from_slice(format!("80000\r\n{}\r\n", "x".repeat(0x80000)).as_bytes());
         }
-        let request = asked(&gateway, line).header("transfer-encoding", "chunked").body(&pieces);
+        let request = admin_request(&gateway, line).header("transfer-encoding", "chunked").body(&pieces);
         assert_eq!(ApiTestResponse::to(&request).status, 413, "{line} in pieces");
     }
     let after = resident(gateway.pid());
@@ -191,10 +192,11 @@ fn sf_5_no_query_and_no_name_in_a_path_breaks_an_endpoint() {
     let round = || {
         for (line, _) in lines(&gateway) {
             for query in queries() {
-                let said = ApiTestResponse::to(&asked(&gateway, &format!("{line}?{query}")).body("{}"));
+                let response =
+                    ApiTestResponse::to(&admin_request(&gateway, &format!("{line}?{query}")).body("{}"));
                 let shown = &query[..query.len().min(60)];
-                assert!(said.status < 500, "{line}?{shown}: {said:?}");
-                assert!(said.answered.header("set-cookie").is_none());
+                assert!(response.status < 500, "{line}?{shown}: {response:?}");
+                assert!(response.answered.header("set-cookie").is_none());
             }
         }
         for name in names {
@@ -212,10 +214,10 @@ fn sf_5_no_query_and_no_name_in_a_path_breaks_an_endpoint() {
                 format!("GET /page/{name}"),
                 format!("GET /{name}"),
             ] {
-                let said = ApiTestResponse::to(&asked(&gateway, &line).body("{}"));
+                let response = ApiTestResponse::to(&admin_request(&gateway, &line).body("{}"));
                 assert!(
-                    (400..500).contains(&said.status),
-                    "{} of {shown}: {said:?}",
+                    (400..500).contains(&response.status),
+                    "{} of {shown}: {response:?}",
                     &line[..line.len().min(30)]
                 );
             }
@@ -272,7 +274,7 @@ fn sf_5_headers_that_cannot_be_are_refused_and_the_call_is_not_run() {
 fn sf_5_an_incomplete_request_blocks_no_client() {
     let gateway = ApiGateway::new("sf_5_half", PLAIN);
     let call = envelope("bank/pay", &json!({ "id": "x" })).to_string();
-    let begun = |text: &str| {
+    let start_request = |text: &str| {
         let mut stream = TcpStream::connect(gateway.address).unwrap();
         stream.write_all(text.as_bytes()).unwrap();
         stream
@@ -283,7 +285,14 @@ fn sf_5_an_incomplete_request_blocks_no_client() {
         call.len()
     );
     let waiting: Vec<TcpStream> = (0..30)
-        .flat_map(|_| [begun(""), begun("POST /v1"), begun(&head), begun(&format!("{head}{}", &call[..20]))])
+        .flat_map(|_| {
+            [
+                start_request(""),
+                start_request("POST /v1"),
+                start_request(&head),
+                start_request(&format!("{head}{}", &call[..20])),
+            ]
+        })
         .collect();
     works(&gateway, "meanwhile");
     drop(waiting);

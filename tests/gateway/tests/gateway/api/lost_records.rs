@@ -33,13 +33,13 @@ fn acknowledge(gateway: &ApiGateway, round: &str) {
 /// Checks that none of them runs again: each is replayed from the remaining records, or refused with the reason.
 fn none_runs_again(gateway: &ApiGateway, round: &str) {
     for number in 0..PAYMENTS {
-        let said = pay(gateway, round, number);
-        if said.status != 200 {
-            assert_eq!(said.code(), "store_unavailable", "{round}: {said:?}");
+        let response = pay(gateway, round, number);
+        if response.status != 200 {
+            assert_eq!(response.code(), "store_unavailable", "{round}: {response:?}");
             for part in
                 ["records of earlier calls are lost", "may already have run", "steadfast state accept"]
             {
-                assert!(said.message().contains(part), "{part} in {said:?}");
+                assert!(response.message().contains(part), "{part} in {response:?}");
             }
         }
         assert_eq!(gateway.count("http", &format!("pay {round} {number}")), 1, "{round}");
@@ -51,7 +51,7 @@ fn shown(output: &Output) -> String {
 }
 
 /// Checks that readiness, status, command line and doctor report the lost records, and how that was noticed.
-fn everybody_is_told(gateway: &ApiGateway, round: &str, part: &str) {
+fn assert_loss_is_reported(gateway: &ApiGateway, round: &str, part: &str) {
     let ready = gateway.request_as_operator("GET /readyz", &Value::Null);
     assert_eq!((ready.status, ready.code()), (503, "store_unavailable"), "{round}: {ready:?}");
     let status = gateway.get("/v1/status");
@@ -64,16 +64,16 @@ fn everybody_is_told(gateway: &ApiGateway, round: &str, part: &str) {
     }
     let address = format!("http://{}", gateway.address);
     let doctor = gateway.run(&["doctor", "--no-servers"]);
-    for said in [shown(&gateway.run(&["status", "--gateway", &address])), shown(&doctor)] {
-        let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(said.contains("committed records ") && said.contains(part), "{round}: {said}");
-        assert!(said.contains("steadfast state accept"), "{round}: {said}");
+    for text in [shown(&gateway.run(&["status", "--gateway", &address])), shown(&doctor)] {
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains("committed records ") && text.contains(part), "{round}: {text}");
+        assert!(text.contains("steadfast state accept"), "{round}: {text}");
     }
     assert_eq!(doctor.status.code(), Some(4), "{round}");
 }
 
 /// Checks that calls that may run twice, and calls without a key, continue.
-fn the_rest_goes_on(gateway: &ApiGateway, round: &str) {
+fn assert_other_calls_run(gateway: &ApiGateway, round: &str) {
     let id = json!({ "id": format!("rest {round}") });
     assert_eq!(gateway.call(&keyed("http/look", &id, &format!("look {round}"))).status, 200);
     assert_eq!(gateway.call(&envelope("http/look", &id)).status, 200);
@@ -92,7 +92,7 @@ fn story(gateway: &mut ApiGateway, round: &str, part: &str, loses: impl FnOnce(&
     acknowledge(gateway, round);
     gateway.kill();
     assert!(state(gateway, "-wal").exists());
-    is_told_until_accepted(gateway, round, part, loses);
+    assert_reported_until_accepted(gateway, round, part, loses);
 }
 
 /// Loses records after the gateway was stopped, so that all of them are in the file.
@@ -103,11 +103,11 @@ fn story_of_the_file(gateway: &mut ApiGateway, round: &str, part: &str, loses: i
         !state(gateway, "-wal").exists(),
         "a log that is left could be mixed with a copy that is put back"
     );
-    is_told_until_accepted(gateway, round, part, loses);
+    assert_reported_until_accepted(gateway, round, part, loses);
 }
 
 /// Loses records, checks that the loss is reported, and accepts it on the command line.
-fn is_told_until_accepted(
+fn assert_reported_until_accepted(
     gateway: &mut ApiGateway,
     round: &str,
     part: &str,
@@ -116,11 +116,11 @@ fn is_told_until_accepted(
     loses(gateway);
     gateway.start(|_| {});
     none_runs_again(gateway, round);
-    everybody_is_told(gateway, round, part);
-    the_rest_goes_on(gateway, round);
+    assert_loss_is_reported(gateway, round, part);
+    assert_other_calls_run(gateway, round);
     gateway.kill();
     gateway.start(|_| {});
-    everybody_is_told(gateway, round, part);
+    assert_loss_is_reported(gateway, round, part);
     none_runs_again(gateway, round);
     let address = format!("http://{}", gateway.address);
     let accepted = gateway.run(&["state", "accept", "--gateway", &address]);
@@ -184,7 +184,7 @@ fn sf_13_an_older_copy_of_the_state_file_is_noticed_and_the_loss_accepted_over_h
     gateway.start(|_| {});
     none_runs_again(&gateway, "before");
     none_runs_again(&gateway, "after");
-    everybody_is_told(&gateway, "copy", "lacked commits");
+    assert_loss_is_reported(&gateway, "copy", "lacked commits");
     let lost = gateway.get("/v1/status")["store"]["recordsLost"].clone();
     assert!(lost["commits"].as_u64().unwrap() >= 24, "each payment is two commits: {lost}");
 
@@ -217,8 +217,8 @@ fn a_new_state_file_can_be_started_after_a_loss() {
     gateway.start(|_| {});
     assert_eq!(pay(&gateway, "anew", 0).text(), "pay anew 0, run 2");
     is_well(&gateway);
-    let told = gateway.logged_times("store.records_lost", 1);
-    assert!(told[0]["loss"].as_str().unwrap().contains("damaged"), "{told:?}");
+    let logged = gateway.logged_times("store.records_lost", 1);
+    assert!(logged[0]["loss"].as_str().unwrap().contains("damaged"), "{logged:?}");
 }
 
 /// A loss is noticed by the file that counts commits. Without that file a loss could not be excluded.
@@ -259,7 +259,7 @@ fn sf_13_all_gateways_on_one_state_file_report_a_loss_until_it_is_accepted_at_on
         for round in ["one", "other", "last"] {
             none_runs_again(&gateway, round);
         }
-        everybody_is_told(&gateway, "shared", "lacked commits");
+        assert_loss_is_reported(&gateway, "shared", "lacked commits");
         switch(&mut gateway, &mut other);
     }
     gateway.post_as_operator("POST /v1/state/accept", &Value::Null);
@@ -339,5 +339,5 @@ fn sf_13_a_power_cut_is_no_loss_and_a_log_that_is_missing_after_one_is() {
     for round in ["in the file", "cut"] {
         none_runs_again(&gateway, round);
     }
-    everybody_is_told(&gateway, "power cut", "log of the state file was missing");
+    assert_loss_is_reported(&gateway, "power cut", "log of the state file was missing");
 }

@@ -22,7 +22,7 @@ struct FailureMessageCase {
     params: Value,
     code: &'static str,
     observed: Option<&'static str>,
-    says: &'static str,
+    expected_message: &'static str,
     /// The attempt in the history. `took` stands for its duration.
     attempt: &'static str,
 }
@@ -37,15 +37,15 @@ const SILENT: &str = "no response arrived in time; a retry may help";
 
 fn rows() -> Vec<FailureMessageCase> {
     let unknown = "the outcome of this call is unknown: ";
-    let row = |tool, params, code, observed, says: String, attempt| FailureMessageCase {
+    let row = |tool, params, code, observed, expected_message: String, attempt| FailureMessageCase {
         tool,
         params,
         code,
         observed,
-        says: Box::leak(says.into_boxed_str()),
+        expected_message: Box::leak(expected_message.into_boxed_str()),
         attempt,
     };
-    let over = |seen: &str, check: &str| format!("{unknown}{seen}. {OVER}{check}{AGAIN}");
+    let over = |observation: &str, check: &str| format!("{unknown}{observation}. {OVER}{check}{AGAIN}");
     let (look, whether) = ("Check first, for example with look", "Check first whether it took effect");
     vec![
         // Never written.
@@ -163,47 +163,58 @@ fn without_key(text: &str) -> String {
 #[test]
 fn sf_12_every_answer_says_what_was_observed_and_what_to_do() {
     let gateway = ApiGateway::new("messages", &format!("{PLAIN}{CONFIG}{NEVER}"));
-    for (number, FailureMessageCase { tool, mut params, code, observed, says, attempt }) in
+    for (number, FailureMessageCase { tool, mut params, code, observed, expected_message, attempt }) in
         rows().into_iter().enumerate()
     {
         params["id"] = format!("h-{number}").into();
-        let mut asked = envelope(tool, &params);
+        let mut request = envelope(tool, &params);
         if params["fault"] == "hang" {
-            asked = within(asked, 5000);
+            request = within(request, 5000);
         }
-        asked["requestId"] = format!("r-{number}").into();
-        let said = gateway.call(&asked);
-        let error = &said.body["error"];
-        let message = without_key(said.message());
+        request["requestId"] = format!("r-{number}").into();
+        let response = gateway.call(&request);
+        let error = &response.body["error"];
+        let message = without_key(response.message());
         // Whether it could still be written to depends on timing. That it ended does not.
         let whenever = |text: &str| text.replace(" before it read this", "");
         let message = whenever(&message);
-        let heard = (said.code(), error["observed"].as_str(), message);
-        assert_eq!(heard, (code, observed, says.to_owned()), "{tool} {params}: {}", said.body);
+        let actual = (response.code(), error["observed"].as_str(), message);
+        assert_eq!(
+            actual,
+            (code, observed, expected_message.to_owned()),
+            "{tool} {params}: {}",
+            response.body
+        );
         // The field for programs has the same time as the text.
-        let names_time = said.message().contains("after 10 s");
-        assert_eq!(error["retryAfterMs"] == json!(10_000), names_time, "{}", said.body);
+        let names_time = response.message().contains("after 10 s");
+        assert_eq!(error["retryAfterMs"] == json!(10_000), names_time, "{}", response.body);
         // The later explanation has the same text, and the tool's own words.
-        let (story, _) = gateway.said_json(&["explain", &format!("r-{number}")]);
-        let kept = story["call"]["message"].as_str().unwrap_or_default();
-        assert!(!kept.is_empty() && said.message().starts_with(kept), "{tool} {params}: {story:#}");
+        let (story, _) = gateway.command_json(&["explain", &format!("r-{number}")]);
+        let stored = story["call"]["message"].as_str().unwrap_or_default();
+        assert!(!stored.is_empty() && response.message().starts_with(stored), "{tool} {params}: {story:#}");
         let steps = story["steps"].as_array().into_iter().flatten();
         let failed: Vec<_> =
             steps.filter_map(|step| step["text"].as_str()?.split_once(" failed after ")).collect();
-        let told = failed.first().and_then(|(_, rest)| rest.split_once(": ")).map(|(_, told)| whenever(told));
-        assert_eq!(told.as_deref(), Some(attempt), "{tool} {params}: {story:#}");
+        let reported =
+            failed.first().and_then(|(_, rest)| rest.split_once(": ")).map(|(_, text)| whenever(text));
+        assert_eq!(reported.as_deref(), Some(attempt), "{tool} {params}: {story:#}");
     }
     // Cut by the caller: the call continues. On a slow machine it has not begun by then, and gets more time.
     for seconds in (1..8).map(|doubled| 1 << doubled) {
         let id = format!("within {seconds}");
-        let mut asked = envelope("bank/pay", &json!({ "id": id, "fault": "hang" }));
+        let mut request = envelope("bank/pay", &json!({ "id": id, "fault": "hang" }));
         let soon = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + Duration::from_secs(seconds);
-        asked["control"]["deadlineAtMs"] = u64::try_from(soon.as_millis()).unwrap().into();
-        let said = gateway.call(&asked);
+        request["control"]["deadlineAtMs"] = u64::try_from(soon.as_millis()).unwrap().into();
+        let response = gateway.call(&request);
         if gateway.count("bank", &format!("pay {id}")) == 1 {
-            let goes_on = "the deadline of this call passed while it was running, so its outcome is unknown. The call continues: \
+            let expected = "the deadline of this call passed while it was running, so its outcome is unknown. The call continues: \
                            repeat it later to get its result";
-            assert_eq!((said.code(), said.message()), ("outcome_unknown", goes_on), "{}", said.body);
+            assert_eq!(
+                (response.code(), response.message()),
+                ("outcome_unknown", expected),
+                "{}",
+                response.body
+            );
             return;
         }
     }
@@ -219,7 +230,7 @@ fn sf_10_the_words_of_a_tool_stay_and_ours_come_with_them() {
     client.initialize();
     client.request("tools/list", json!({}));
     let rows = rows().into_iter().enumerate().filter(|(_, row)| row.tool == "bank/pay");
-    for (number, FailureMessageCase { mut params, code, observed, says, .. }) in rows {
+    for (number, FailureMessageCase { mut params, code, observed, expected_message, .. }) in rows {
         params["id"] = format!("m-{number}").into();
         let own = match params["fault"].as_str() {
             Some("error") => "Request timed out\n",
@@ -227,17 +238,17 @@ fn sf_10_the_words_of_a_tool_stay_and_ours_come_with_them() {
             _ => "",
         };
         // Here the limit is one of the configuration.
-        let (code, says) = match says.strip_prefix(STUCK) {
-            Some(says) => ("outcome_unknown", says),
-            None => (code, says),
+        let (code, expected_message) = match expected_message.strip_prefix(STUCK) {
+            Some(expected_message) => ("outcome_unknown", expected_message),
+            None => (code, expected_message),
         };
         let tool = if params["fault"] == "hang" { "draw" } else { "pay" };
-        let said = client.call(tool, params.clone());
-        assert_eq!(without_key(&said.text), format!("{own}{says}"), "{params}: {said:?}");
+        let response = client.call(tool, params.clone());
+        assert_eq!(without_key(&response.text), format!("{own}{expected_message}"), "{params}: {response:?}");
         if observed.is_some() {
-            let error = &said.ours["error"];
-            let heard = (error["code"].as_str(), error["observed"].as_str());
-            assert_eq!(heard, (Some(code), observed), "{params}: {said:?}");
+            let error = &response.gateway_meta["error"];
+            let actual = (error["code"].as_str(), error["observed"].as_str());
+            assert_eq!(actual, (Some(code), observed), "{params}: {response:?}");
         }
     }
 }

@@ -138,16 +138,16 @@ impl ApiGateway {
 
     /// Returns the answer of this endpoint.
     fn get(&self, path: &str) -> Value {
-        let said = self.request_as_operator(&format!("GET {path}"), &Value::Null);
-        assert_eq!(said.status, 200, "{path}: {}", said.body);
-        said.body
+        let response = self.request_as_operator(&format!("GET {path}"), &Value::Null);
+        assert_eq!(response.status, 200, "{path}: {}", response.body);
+        response.body
     }
 
     /// Makes a change as the operator.
     fn post_as_operator(&self, line: &str, body: &Value) -> Value {
-        let said = self.request_as_operator(line, body);
-        assert_eq!(said.status, 200, "{line}: {}", said.body);
-        said.body
+        let response = self.request_as_operator(line, body);
+        assert_eq!(response.status, 200, "{line}: {}", response.body);
+        response.body
     }
 
     /// Sends a request as the operator.
@@ -213,8 +213,8 @@ impl ApiGateway {
     /// Returns the breaker of a tool.
     fn breaker(&self, tool: &str) -> Value {
         let key = format!("tool:{}", tool.replace('/', ":"));
-        let seen = self.get("/v1/breakers");
-        let breakers = seen["breakers"].as_array().unwrap();
+        let body = self.get("/v1/breakers");
+        let breakers = body["breakers"].as_array().unwrap();
         breakers.iter().find(|breaker| breaker["key"] == key).cloned().unwrap_or_default()
     }
 }

@@ -32,11 +32,11 @@ fn with_receivers(rest: &str) -> String {
 /// Returns the requests that a receiver got.
 fn sent(gateway: &ApiGateway, receiver: &str) -> Vec<ReceivedRequest> {
     let path = format!("POST /{receiver}");
-    gateway.service.heard().into_iter().filter(|heard| heard.line.starts_with(&path)).collect()
+    gateway.service.requests().into_iter().filter(|request| request.line.starts_with(&path)).collect()
 }
 
-fn body(heard: &ReceivedRequest) -> Value {
-    serde_json::from_str(&heard.body).unwrap()
+fn body(request: &ReceivedRequest) -> Value {
+    serde_json::from_str(&request.body).unwrap()
 }
 
 /// Waits for this many notifications of this kind that a receiver got and accepted.
@@ -44,7 +44,7 @@ fn taken(gateway: &ApiGateway, event: &str, times: usize) -> Vec<Value> {
     let all = || {
         // The first one was refused, and sent again.
         let taken = sent(gateway, "ops").into_iter().skip(1);
-        taken.map(|heard| body(&heard)).filter(|body| body["event"] == event).collect::<Vec<_>>()
+        taken.map(|request| body(&request)).filter(|body| body["event"] == event).collect::<Vec<_>>()
     };
     wait(|| all().len() >= times, || format!("{times} times {event} in {:#?}", all()));
     all()
@@ -55,8 +55,8 @@ fn rp_8_a_change_of_trust_is_sent_to_webhooks_log_events_and_clients() {
     let silent = "[tools.\"command/look\".trust]\nnotify = false\n";
     let gateway = ApiGateway::new("notify", &with_receivers(&format!("{STRICT}{silent}")));
     let mut client = McpTestClient::at(gateway.address);
-    let begun = client.initialize();
-    assert!(begun["result"]["capabilities"]["logging"].is_object(), "{begun}");
+    let initialized = client.initialize();
+    assert!(initialized["result"]["capabilities"]["logging"].is_object(), "{initialized}");
     assert_eq!(client.request("logging/setLevel", json!({ "level": "warning" }))["result"], json!({}));
     client.listen();
     let mut deaf = McpTestClient::at(gateway.address);
@@ -84,9 +84,9 @@ fn rp_8_a_change_of_trust_is_sent_to_webhooks_log_events_and_clients() {
         (&tries[0].body, tries[0].header("webhook-id")),
         (&tries[1].body, tries[1].header("webhook-id"))
     );
-    for heard in &tries[..2] {
-        let header = |name: &str| heard.header(name).unwrap_or_else(|| panic!("{name} in {heard:?}"));
-        let signed = format!("{}.{}.{}", header("webhook-id"), header("webhook-timestamp"), heard.body);
+    for request in &tries[..2] {
+        let header = |name: &str| request.header(name).unwrap_or_else(|| panic!("{name} in {request:?}"));
+        let signed = format!("{}.{}.{}", header("webhook-id"), header("webhook-timestamp"), request.body);
         let mut mac = Hmac::<Sha256>::new_from_slice(b"steadfast-steadfast-steadfast").unwrap();
         mac.update(signed.as_bytes());
         assert_eq!(
@@ -97,27 +97,35 @@ fn rp_8_a_change_of_trust_is_sent_to_webhooks_log_events_and_clients() {
     // The same is in the log and in the event stream, and the client that asked for it receives it.
     let logged = gateway.logged_times("notification", 1).remove(0);
     let event = events.any();
-    for told in [&logged, &event] {
+    for notice in [&logged, &event] {
         assert_eq!(
-            (&told["message"], &told["notification"]),
+            (&notice["message"], &notice["notification"]),
             (&json!(message), &json!("trust_changed")),
-            "{told}"
+            "{notice}"
         );
-        assert_eq!((&told["untilMs"], &told["successesNeeded"]), (&trust["untilMs"], &json!(3)), "{told}");
+        assert_eq!(
+            (&notice["untilMs"], &notice["successesNeeded"]),
+            (&trust["untilMs"], &json!(3)),
+            "{notice}"
+        );
     }
-    let heard = client.next_notification("notifications/message");
+    let notification = client.next_notification("notifications/message");
     assert_eq!(
-        (&heard["params"]["level"], &heard["params"]["logger"], &heard["params"]["data"]),
+        (
+            &notification["params"]["level"],
+            &notification["params"]["logger"],
+            &notification["params"]["data"]
+        ),
         (&json!("warning"), &json!("steadfast"), &first),
-        "{heard}"
+        "{notification}"
     );
 
     // Where clients are not to be notified, only they are left out.
     lose_trust(&gateway, "command");
     taken(&gateway, "trust_changed", 2);
     lose_trust(&gateway, "bank");
-    let heard = client.next_notification("notifications/message");
-    assert_eq!(heard["params"]["data"]["tool"]["namespace"], "bank", "{heard}");
+    let notification = client.next_notification("notifications/message");
+    assert_eq!(notification["params"]["data"]["tool"]["namespace"], "bank", "{notification}");
     gateway.logged_times("notification", 3);
     // A client that did not ask receives nothing.
     assert!(deaf.request("ping", json!({}))["result"].is_object());
@@ -152,12 +160,12 @@ fn rp_8_a_pending_request_and_an_unknown_outcome_are_notified() {
     let mut events = gateway.listen("?event=notification");
     let refused = gateway.call(&envelope("http/look", &json!({ "id": "asked", "token": "s3cr3t-s3cr3t" })));
     assert_eq!(refused.code(), "approval_required");
-    let asked = taken(&gateway, "approval_requested", 1).remove(0);
-    let number = asked["approval"]["id"].as_u64().unwrap();
-    let message = asked["message"].as_str().unwrap();
+    let notification = taken(&gateway, "approval_requested", 1).remove(0);
+    let number = notification["approval"]["id"].as_u64().unwrap();
+    let message = notification["message"].as_str().unwrap();
     assert!(
         message.contains("http/look") && message.contains(&format!("steadfast approve {number}")),
-        "{asked}"
+        "{notification}"
     );
     let event = events.any();
     assert_eq!(
@@ -165,7 +173,10 @@ fn rp_8_a_pending_request_and_an_unknown_outcome_are_notified() {
         (&json!("approval_requested"), &json!(message)),
         "{event}"
     );
-    assert!(asked["approval"]["expiresMs"].is_u64() && asked["requestId"].is_string(), "{asked}");
+    assert!(
+        notification["approval"]["expiresMs"].is_u64() && notification["requestId"].is_string(),
+        "{notification}"
+    );
     // A repeated request for approval causes no other notification.
     gateway.call(&envelope("http/look", &json!({ "id": "asked", "token": "s3cr3t-s3cr3t" })));
 
@@ -182,13 +193,13 @@ fn rp_8_a_pending_request_and_an_unknown_outcome_are_notified() {
     wait(|| sent(&gateway, "chat").len() == 1, || format!("{:?}", sent(&gateway, "chat")));
     assert_eq!(body(&sent(&gateway, "chat")[0]), json!({ "text": message }), "as Slack takes it");
     // The command in the message resolves it.
-    let ended = gateway.run(&["resolve", key, "--ran"]);
-    assert!(ended.status.success(), "{ended:?}");
+    let output = gateway.run(&["resolve", key, "--ran"]);
+    assert!(output.status.success(), "{output:?}");
     assert_eq!(taken(&gateway, "approval_requested", 1).len(), 1);
-    let all: String = sent(&gateway, "ops").iter().map(|heard| heard.body.as_str()).collect();
+    let all: String = sent(&gateway, "ops").iter().map(|request| request.body.as_str()).collect();
     let logged = format!("{:?}", gateway.logged("notification"));
-    for told in [all, logged] {
-        assert!(!told.contains("s3cr3t") && !told.contains(TOKEN), "{told}");
+    for text in [all, logged] {
+        assert!(!text.contains("s3cr3t") && !text.contains(TOKEN), "{text}");
     }
 }
 
@@ -215,14 +226,14 @@ fn rp_8_changes_of_another_process_are_events_here_and_its_webhooks_are_sent_the
         (&json!("trust_changed"), &json!("http"), &json!("ESCALATED"), &json!("2 failures in 1 h")),
         "{lost}"
     );
-    let heard = client.next_notification("notifications/message");
-    let trust = &heard["params"]["data"]["trust"];
-    assert_eq!((&trust["from"], &trust["to"]), (&json!("trusted"), &json!("escalated")), "{heard}");
-    assert!(trust["untilMs"].is_u64(), "{heard}");
+    let notification = client.next_notification("notifications/message");
+    let trust = &notification["params"]["data"]["trust"];
+    assert_eq!((&trust["from"], &trust["to"]), (&json!("trusted"), &json!("escalated")), "{notification}");
+    assert!(trust["untilMs"].is_u64(), "{notification}");
     let refused = gateway.call(&envelope("http/look", &json!({ "id": "asked" })));
     assert_eq!(refused.code(), "approval_required");
-    let asked = events.any();
-    assert_eq!(asked["notification"], "approval_requested", "{asked}");
+    let notification = events.any();
+    assert_eq!(notification["notification"], "approval_requested", "{notification}");
     gateway.post_as_operator("POST /v1/trust/http%2Flook/reset", &Value::Null);
     let forgiven = events.any();
     assert_eq!(

@@ -18,10 +18,15 @@ fn tr_5_two_time_outs_and_a_success_are_three_attempts_with_spread_waits() {
                 // Timeouts behind the tool, which reports them. A timeout of ours could come between a good answer and
                 // its caller.
                 let params = json!({ "id": id, "fault": "504", "times": 2 });
-                let said = gateway.call(&envelope(&format!("{kind}/look"), &params));
-                assert_eq!((said.status, &said.body["attempts"]), (200, &json!(3)), "{}", said.body);
-                assert_eq!(said.text(), format!("look {id}, run 3"));
-                assert_eq!(said.body["retriedBy"].as_array().map(Vec::len), Some(2), "{}", said.body);
+                let response = gateway.call(&envelope(&format!("{kind}/look"), &params));
+                assert_eq!(
+                    (response.status, &response.body["attempts"]),
+                    (200, &json!(3)),
+                    "{}",
+                    response.body
+                );
+                assert_eq!(response.text(), format!("look {id}, run 3"));
+                assert_eq!(response.body["retriedBy"].as_array().map(Vec::len), Some(2), "{}", response.body);
                 assert_eq!(gateway.count(kind, &format!("look {id}")), 3);
             });
         }
@@ -34,9 +39,14 @@ fn tr_5_two_time_outs_and_a_success_are_three_attempts_with_spread_waits() {
     }
     assert!(waits.len() >= 6, "waits are spread: {waits:?}");
     for kind in KINDS {
-        let said = gateway.call(&envelope(&format!("{kind}/look"), &json!({ "id": "stable" })));
-        assert_eq!((&said.body["attempts"], said.text()), (&json!(1), "look stable, run 1"), "{}", said.body);
-        assert!(said.body["retriedBy"].is_null(), "{}", said.body);
+        let response = gateway.call(&envelope(&format!("{kind}/look"), &json!({ "id": "stable" })));
+        assert_eq!(
+            (&response.body["attempts"], response.text()),
+            (&json!(1), "look stable, run 1"),
+            "{}",
+            response.body
+        );
+        assert!(response.body["retriedBy"].is_null(), "{}", response.body);
     }
     assert_eq!(gateway.logged("tool_call_retry").len(), 18);
 }
@@ -47,16 +57,23 @@ fn tr_6_a_400_is_final_after_one_attempt_and_arrives_unchanged() {
     for kind in KINDS {
         for tool in ["pay", "look"] {
             let call = keyed(&format!("{kind}/{tool}"), &json!({ "id": "a", "fault": "400" }), tool);
-            let said = gateway.call(&call);
-            let error = &said.body["error"];
-            assert_eq!((said.status, said.code()), (200, "tool_error"), "{}", said.body);
+            let response = gateway.call(&call);
+            let error = &response.body["error"];
+            assert_eq!((response.status, response.code()), (200, "tool_error"), "{}", response.body);
             assert_eq!((&error["terminal"], &error["retriable"]), (&json!(true), &json!(false)), "{error}");
             assert!(error["rule"].as_str().unwrap().contains("400"), "{error}");
-            assert_eq!(kind == "http", said.message().contains("no such account"), "its own words: {error}");
-            assert_eq!((&said.body["attempts"], gateway.count(kind, &format!("{tool} a"))), (&json!(1), 1));
+            assert_eq!(
+                kind == "http",
+                response.message().contains("no such account"),
+                "its own words: {error}"
+            );
+            assert_eq!(
+                (&response.body["attempts"], gateway.count(kind, &format!("{tool} a"))),
+                (&json!(1), 1)
+            );
             // A repeated call gets the same answer.
             let again = gateway.call(&call);
-            assert_eq!((&again.body["fromCache"], again.message()), (&json!(true), said.message()));
+            assert_eq!((&again.body["fromCache"], again.message()), (&json!(true), response.message()));
             assert_eq!(gateway.count(kind, &format!("{tool} a")), 1);
             let good = gateway.call(&envelope(&format!("{kind}/{tool}"), &json!({ "id": "b" })));
             assert_eq!((good.status, &good.body["attempts"]), (200, &json!(1)), "{}", good.body);
@@ -73,10 +90,10 @@ fn tr_7_a_tool_that_always_fails_exhausts_its_attempts() {
             let gateway = &gateway;
             scope.spawn(move || {
                 let tool = format!("{kind}/look");
-                let said = gateway.call(&envelope(&tool, &json!({ "id": "a", "fault": "503" })));
-                assert_eq!((said.status, said.code()), (502, "retry_exhausted"), "{}", said.body);
-                assert_eq!(said.body["status"], "retry_exhausted");
-                assert_eq!((&said.body["attempts"], gateway.count(kind, "look a")), (&json!(4), 4));
+                let response = gateway.call(&envelope(&tool, &json!({ "id": "a", "fault": "503" })));
+                assert_eq!((response.status, response.code()), (502, "retry_exhausted"), "{}", response.body);
+                assert_eq!(response.body["status"], "retry_exhausted");
+                assert_eq!((&response.body["attempts"], gateway.count(kind, "look a")), (&json!(4), 4));
                 // A caller may ask for fewer attempts.
                 let mut modest = envelope(&tool, &json!({ "id": "b", "fault": "503" }));
                 modest["transport"]["retryBudget"] = json!({ "maxAttempts": 2, "maxElapsedMs": 60_000 });
@@ -102,17 +119,22 @@ fn tr_11_nothing_is_retried_against_an_open_breaker_and_there_is_no_storm() {
     for kind in KINDS {
         let call = |id: &str| envelope(&format!("{kind}/look"), &json!({ "id": id, "fault": "503" }));
         // Closed, it is retried until the breaker opens, and not once more.
-        let said = gateway.call(&call("a"));
-        assert_eq!((said.status, said.code()), (503, "circuit_open"), "{}", said.body);
-        assert_eq!((&said.body["attempts"], gateway.count(kind, "look a")), (&json!(8), 8));
+        let response = gateway.call(&call("a"));
+        assert_eq!((response.status, response.code()), (503, "circuit_open"), "{}", response.body);
+        assert_eq!((&response.body["attempts"], gateway.count(kind, "look a")), (&json!(8), 8));
         // Many callers during a full outage make no attempt at all.
         thread::scope(|scope| {
             for number in 0..30 {
                 let (gateway, call) = (&gateway, call(&number.to_string()));
                 scope.spawn(move || {
-                    let said = gateway.call(&call);
-                    assert_eq!((said.status, &said.body["attempts"]), (503, &json!(0)), "{}", said.body);
-                    assert_eq!(said.code(), "circuit_open");
+                    let response = gateway.call(&call);
+                    assert_eq!(
+                        (response.status, &response.body["attempts"]),
+                        (503, &json!(0)),
+                        "{}",
+                        response.body
+                    );
+                    assert_eq!(response.code(), "circuit_open");
                 });
             }
         });
@@ -135,7 +157,7 @@ fn eh_1_5_the_manifest_of_a_tool_says_which_of_its_errors_last() {
     for (tool, fault, attempts) in [("http/look", "503", 1), ("http/look", "400", 2), ("http/pay", "400", 1)]
     {
         let params = json!({ "id": format!("{tool} {fault}"), "fault": fault, "times": 1 });
-        let said = gateway.call(&envelope(tool, &params));
-        assert_eq!(said.body["attempts"], attempts, "{tool} {fault}: {}", said.body);
+        let response = gateway.call(&envelope(tool, &params));
+        assert_eq!(response.body["attempts"], attempts, "{tool} {fault}: {}", response.body);
     }
 }

@@ -115,8 +115,9 @@ fn agent(gateway: &ApiGateway, line: &str, body: &str) -> ApiTestResponse {
 
 /// Sends every secret in by every way. Returns the gateway's own answers, because tools respond with any text.
 fn plant(gateway: &ApiGateway) -> Vec<(String, String)> {
-    let mut said = Vec::new();
-    let mut ours = |what: String, answer: &ApiTestResponse| said.push((what, answer.body.to_string()));
+    let mut answers = Vec::new();
+    let mut record =
+        |description: String, answer: &ApiTestResponse| answers.push((description, answer.body.to_string()));
     // A caller that names another principal learns the one of its token.
     let refused = agent(gateway, "POST /v1/calls", &envelope("bank/pay", &leaky("x", "")).to_string());
     assert_eq!(refused.status, 403, "{}", refused.body);
@@ -142,28 +143,28 @@ fn plant(gateway: &ApiGateway) -> Vec<(String, String)> {
                 }
                 params
             };
-            ours(format!("{name} works"), &call(keyed(&name, &leaky("good", ""), KEY)));
-            ours(format!("{name} is replayed"), &call(keyed(&name, &leaky("good", ""), KEY)));
-            ours(format!("{name} conflicts"), &call(keyed(&name, &leaky("other", ""), KEY)));
-            ours(
+            record(format!("{name} works"), &call(keyed(&name, &leaky("good", ""), KEY)));
+            record(format!("{name} is replayed"), &call(keyed(&name, &leaky("good", ""), KEY)));
+            record(format!("{name} conflicts"), &call(keyed(&name, &leaky("other", ""), KEY)));
+            record(
                 format!("{name} hangs"),
                 &call(within(keyed(&name, &leaky("hang", "hang"), KEY_OF_HANGING), 300)),
             );
             // A tool's answer goes unchanged to its caller, and nowhere else.
             for fault in ["400", "503"] {
-                let said = call(unrecorded(envelope(&name, &leaky(fault, fault))));
+                let response = call(unrecorded(envelope(&name, &leaky(fault, fault))));
                 assert!(
-                    name != "http/pay" || fault != "400" || said.message().contains(TOKEN),
+                    name != "http/pay" || fault != "400" || response.message().contains(TOKEN),
                     "{}",
-                    said.body
+                    response.body
                 );
             }
         }
     }
-    ours("a server's stderr".into(), &call(envelope("bank/look", &leaky("stderr", "stderr"))));
-    ours("a server dies".into(), &call(envelope("bank/look", &leaky("dies", "die_after"))));
+    record("a server's stderr".into(), &call(envelope("bank/look", &leaky("stderr", "stderr"))));
+    record("a server dies".into(), &call(envelope("bank/look", &leaky("dies", "die_after"))));
     for tool in ["http/away", "command/env", "command/asks", "gone/x", "far/x", "http/none"] {
-        ours(tool.to_owned(), &call(envelope(tool, &leaky("x", ""))));
+        record(tool.to_owned(), &call(envelope(tool, &leaky("x", ""))));
     }
     // A turn, and an invalid plan. The turn has no name: with one, the words of its tools would be kept for a
     // resubmission.
@@ -176,7 +177,7 @@ fn plant(gateway: &ApiGateway) -> Vec<(String, String)> {
         { "id": "b", "tool": "command/env", "params": leaky("turn", "") },
     ] }));
     assert_eq!(turned.status, 200, "{}", turned.body);
-    ours(
+    record(
         "a wrong plan".into(),
         &turn(json!({ "calls": [{ "id": TOKEN, TOKEN: LIVE, "dependsOn": [words()] }] })),
     );
@@ -185,22 +186,22 @@ fn plant(gateway: &ApiGateway) -> Vec<(String, String)> {
     malformed["contractVersion"] = format!("9.9 {TOKEN}").into();
     malformed["payload"]["idempotencyKey"] = json!([KEY]);
     malformed["target"]["sessionKey"] = json!({ "password": PASSWORD });
-    ours("malformed".into(), &call(malformed));
-    ours("no JSON".into(), &agent(gateway, "POST /v1/calls", &format!("{{ {}", words())));
+    record("malformed".into(), &call(malformed));
+    record("no JSON".into(), &agent(gateway, "POST /v1/calls", &format!("{{ {}", words())));
     // Reports of hosts, and calls that they run.
     let report = json!({
         "toolName": "search", "error": words(), "severity": "server_error", "arguments": leaky("x", ""),
         "context": leaky("x", ""),
     });
     for _ in 0..3 {
-        ours("report".into(), &agent(gateway, "POST /v1/failures", &report.to_string()));
+        record("report".into(), &agent(gateway, "POST /v1/failures", &report.to_string()));
     }
-    let begun = agent(
+    let started = agent(
         gateway,
         "POST /v1/calls/begin",
         &named(unrecorded(envelope("host/run", &leaky("x", "")))).to_string(),
     );
-    let id = begun.body["id"].as_str().unwrap_or_else(|| panic!("{}", begun.body));
+    let id = started.body["id"].as_str().unwrap_or_else(|| panic!("{}", started.body));
     let path = format!("POST /v1/calls/{id}/report");
     let failed = json!({ "attempt": 1, "failure": { "message": words(), "source": { "kind": "http", "status": 400 } } });
     agent(gateway, &path, &failed.to_string());
@@ -209,17 +210,17 @@ fn plant(gateway: &ApiGateway) -> Vec<(String, String)> {
         let request = gateway.request(line).header("authorization", &format!("Bearer {ADMIN}"));
         ApiTestResponse::to(&request.header("x-operator", &format!("ann {TOKEN}")).body(body))
     };
-    ours("a breaker".into(), &operator("POST /v1/breakers/tool:http:pay", r#"{"to":"open"}"#));
-    ours("a slip".into(), &operator(&format!("POST /v1/breakers/{TOKEN}"), r#"{"to":"open"}"#));
-    ours("a query".into(), &operator(&format!("GET /v1/records?tool={TOKEN}"), ""));
-    ours("a field".into(), &operator("PUT /v1/switches", &json!({ TOKEN: "off" }).to_string()));
-    ours(
+    record("a breaker".into(), &operator("POST /v1/breakers/tool:http:pay", r#"{"to":"open"}"#));
+    record("a slip".into(), &operator(&format!("POST /v1/breakers/{TOKEN}"), r#"{"to":"open"}"#));
+    record("a query".into(), &operator(&format!("GET /v1/records?tool={TOKEN}"), ""));
+    record("a field".into(), &operator("PUT /v1/switches", &json!({ TOKEN: "off" }).to_string()));
+    record(
         "a wrong token".into(),
         &ApiTestResponse::to(
             &gateway.request("GET /v1/status").header("authorization", &format!("Bearer {LIVE}")),
         ),
     );
-    ours(
+    record(
         "a token in a query".into(),
         &ApiTestResponse::to(&gateway.request(&format!("GET /v1/status?token={ADMIN}"))),
     );
@@ -233,11 +234,11 @@ fn plant(gateway: &ApiGateway) -> Vec<(String, String)> {
         client.call_with("bank__look", leaky(&format!("mcp {fault}"), fault), meta);
     }
     client.request(&format!("no/{TOKEN}"), leaky("x", ""));
-    said
+    answers
 }
 
 /// Returns all answers of the HTTP API.
-fn seen(gateway: &ApiGateway) -> Vec<(String, String)> {
+fn endpoint_texts(gateway: &ApiGateway) -> Vec<(String, String)> {
     let document = gateway.get("/openapi.json");
     let mut lines = vec!["/".to_owned(), "/page/main.js".to_owned(), "/v1/history/r-1".to_owned()];
     for tool in ["http%2Fpay", "command%2Flook", "bank%2Flook", "host%2Fsearch"] {
@@ -257,15 +258,15 @@ fn seen(gateway: &ApiGateway) -> Vec<(String, String)> {
     }));
     assert!(lines.len() > 20, "{lines:?}");
     let ask = |path: String| {
-        let said = gateway.request_as_operator(&format!("GET {path}"), &Value::Null);
-        assert_eq!(said.status, 200, "{path}: {}", said.body);
-        (path, String::from_utf8_lossy(&said.answered.body).into_owned())
+        let response = gateway.request_as_operator(&format!("GET {path}"), &Value::Null);
+        assert_eq!(response.status, 200, "{path}: {}", response.body);
+        (path, String::from_utf8_lossy(&response.answered.body).into_owned())
     };
     lines.into_iter().map(ask).collect()
 }
 
 /// Returns the output of every command, as text and as JSON.
-fn told(gateway: &ApiGateway) -> Vec<(String, String)> {
+fn command_outputs(gateway: &ApiGateway) -> Vec<(String, String)> {
     let waiting = gateway.get("/v1/approvals");
     let id = waiting["approvals"][0]["id"].to_string();
     let open = gateway.get("/v1/records?open=true");
@@ -296,9 +297,9 @@ fn told(gateway: &ApiGateway) -> Vec<(String, String)> {
         for more in [&[][..], &["--json"], &["--gateway", "none"]] {
             let arguments = [&command[..], more].concat();
             let mut line = gateway.command(&arguments);
-            let ended = line.env("GIVEN", GIVEN).output().unwrap();
-            let said = String::from_utf8([ended.stdout, ended.stderr].concat()).unwrap();
-            all.push((format!("steadfast {}", arguments.join(" ")), said));
+            let output = line.env("GIVEN", GIVEN).output().unwrap();
+            let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+            all.push((format!("steadfast {}", arguments.join(" ")), text));
         }
     }
     all
@@ -334,8 +335,8 @@ fn sf_6_names_that_look_like_secrets_are_shown_by_nothing() {
         call["toolCallId"] = TOKEN.into();
         call["target"]["sessionKey"] = session.into();
         call["target"]["turnId"] = format!("turn-{LIVE}").into();
-        let begun = gateway.post("/v1/calls/begin", &call);
-        let id = begun.body["id"].as_str().unwrap_or_else(|| panic!("{}", begun.body));
+        let started = gateway.post("/v1/calls/begin", &call);
+        let id = started.body["id"].as_str().unwrap_or_else(|| panic!("{}", started.body));
         let failed = json!({ "attempt": 1, "failure": { "message": "no", "source": { "kind": "http", "status": 400 } } });
         gateway.post(&format!("/v1/calls/{id}/report"), &failed);
         let report =
@@ -373,10 +374,12 @@ fn sf_6_names_that_look_like_secrets_are_shown_by_nothing() {
     for command in
         [&["status"][..], &["tail", "--once", "--all"], &["failures"], &["breaker"], &["status", "--json"]]
     {
-        for way in [&[][..], &["--gateway", "none"]] {
-            let ended = gateway.run(&[command, way].concat());
-            places
-                .push((command.join(" "), String::from_utf8([ended.stdout, ended.stderr].concat()).unwrap()));
+        for gateway_option in [&[][..], &["--gateway", "none"]] {
+            let output = gateway.run(&[command, gateway_option].concat());
+            places.push((
+                command.join(" "),
+                String::from_utf8([output.stdout, output.stderr].concat()).unwrap(),
+            ));
         }
     }
     gateway.stop();
@@ -410,13 +413,13 @@ fn sf_6_tr_15_planted_secrets_are_found_in_nothing_that_leaves() {
     wait(|| waiting() > 0, || "a request".to_owned());
     // So are history and traces.
     for path in ["/v1/history/r-1".to_owned(), format!("/v1/traces/{TRACE}")] {
-        let said = || gateway.request_as_operator(&format!("GET {path}"), &Value::Null);
-        let is_kept = || said().status == 200 && said().body.to_string().contains("cannot log in");
-        wait(is_kept, || format!("{path}: {}", said().body));
+        let response = || gateway.request_as_operator(&format!("GET {path}"), &Value::Null);
+        let is_stored = || response().status == 200 && response().body.to_string().contains("cannot log in");
+        wait(is_stored, || format!("{path}: {}", response().body));
     }
-    let (seen, told) = (seen(&gateway), told(&gateway));
-    leaked.extend(leaks(seen.clone()));
-    leaked.extend(leaks(told));
+    let (endpoints, outputs) = (endpoint_texts(&gateway), command_outputs(&gateway));
+    leaked.extend(leaks(endpoints.clone()));
+    leaked.extend(leaks(outputs));
     // The files that were open while it ran, and those that remain after it has ended.
     leaked.extend(leaks(written(&gateway)));
     gateway.stop();
@@ -428,15 +431,16 @@ fn sf_6_tr_15_planted_secrets_are_found_in_nothing_that_leaves() {
 
     // The checked texts exist everywhere.
     let names: Vec<_> = written.iter().map(|(path, _)| path).collect();
-    for wanted in ["/log", "state.db", "malformed.jsonl"] {
-        assert!(names.iter().any(|name| name.ends_with(wanted)), "no {wanted}: {names:?}");
+    for suffix in ["/log", "state.db", "malformed.jsonl"] {
+        assert!(names.iter().any(|name| name.ends_with(suffix)), "no {suffix}: {names:?}");
     }
     let happened = String::from_utf8_lossy(&happened).into_owned();
     let log = fs::read_to_string(gateway.folder.join("log")).unwrap();
     for event in ["tool_call_end", "tool_call_retry", "tool_call_conflict", "tool_call_malformed", "audit"] {
         assert!(happened.contains(event) && log.contains(event), "{event}");
     }
-    let of = |path: &str| seen.iter().find(|(own, _)| own == path).map(|(_, text)| text.clone()).unwrap();
+    let of =
+        |path: &str| endpoints.iter().find(|(own, _)| own == path).map(|(_, text)| text.clone()).unwrap();
     for (path, part) in [
         ("/v1/servers", "cannot log in"),
         ("/v1/approvals", "[redacted]"),
@@ -450,8 +454,8 @@ fn sf_6_tr_15_planted_secrets_are_found_in_nothing_that_leaves() {
         assert!(of(path).contains(part), "{part} in {path}: {}", of(path));
     }
     // The tools themselves received their arguments unchanged.
-    let heard = gateway.service.heard();
-    let paid = heard.iter().find(|heard| heard.line.starts_with("POST /pay")).unwrap();
+    let requests = gateway.service.requests();
+    let paid = requests.iter().find(|request| request.line.starts_with("POST /pay")).unwrap();
     assert!(
         paid.body.contains(TOKEN)
             && paid.body.contains(PASSWORD)

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 /// A service that listens until the test is over.
 pub(super) struct RecordingService {
     pub(super) address: SocketAddr,
-    heard: Arc<Mutex<Vec<ReceivedRequest>>>,
+    requests: Arc<Mutex<Vec<ReceivedRequest>>>,
 }
 
 /// A received request.
@@ -30,20 +30,20 @@ impl RecordingService {
     pub(super) fn start(ledger: PathBuf) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let heard = Arc::<Mutex<Vec<ReceivedRequest>>>::default();
-        let hearing = heard.clone();
+        let requests = Arc::<Mutex<Vec<ReceivedRequest>>>::default();
+        let shared = requests.clone();
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                let (ledger, heard) = (ledger.clone(), hearing.clone());
-                thread::spawn(move || serve(&ledger, &heard, stream));
+                let (ledger, requests) = (ledger.clone(), shared.clone());
+                thread::spawn(move || serve(&ledger, &requests, stream));
             }
         });
-        Self { address, heard }
+        Self { address, requests }
     }
 
     /// Returns its requests, in order.
-    pub(super) fn heard(&self) -> Vec<ReceivedRequest> {
-        self.heard.lock().clone()
+    pub(super) fn requests(&self) -> Vec<ReceivedRequest> {
+        self.requests.lock().clone()
     }
 }
 
@@ -54,7 +54,7 @@ impl ReceivedRequest {
     }
 
     /// Returns the command of the request: the name in its path, and its body or query.
-    fn asked(&self) -> (String, Value) {
+    fn tool_call(&self) -> (String, Value) {
         let target = self.line.split(' ').nth(1).unwrap();
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let mut params: Value = serde_json::from_str(&self.body).unwrap_or(json!({}));
@@ -85,7 +85,7 @@ fn decoded(text: &str) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-fn serve(ledger: &Path, heard: &Mutex<Vec<ReceivedRequest>>, stream: TcpStream) -> Option<()> {
+fn serve(ledger: &Path, requests: &Mutex<Vec<ReceivedRequest>>, stream: TcpStream) -> Option<()> {
     let mut reader = BufReader::new(stream);
     let mut head = Vec::new();
     loop {
@@ -102,12 +102,12 @@ fn serve(ledger: &Path, heard: &Mutex<Vec<ReceivedRequest>>, stream: TcpStream) 
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
     request.body = String::from_utf8_lossy(&body).into_owned();
-    heard.lock().push(request.clone());
-    let (tool, params) = request.asked();
+    requests.lock().push(request.clone());
+    let (tool, params) = request.tool_call();
     let did = format!("{tool} {}", params["id"].as_str().unwrap_or_default());
     let before = {
         // One after the other, so that each knows the number of its run.
-        let _order = heard.lock();
+        let _order = requests.lock();
         let done = fs::read_to_string(ledger).unwrap();
         let mut file = OpenOptions::new().append(true).open(ledger).unwrap();
         file.write_all(format!("{did}\n").as_bytes()).unwrap();

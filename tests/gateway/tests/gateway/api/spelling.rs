@@ -108,8 +108,8 @@ fn every_field_of_every_answer_is_in_camel_case() {
         &["explain", "trip"],
         &["doctor"],
     ] {
-        let said = gateway.run(&[command, &["--json"]].concat());
-        let text = String::from_utf8_lossy(&said.stdout);
+        let output = gateway.run(&[command, &["--json"]].concat());
+        let text = String::from_utf8_lossy(&output.stdout);
         check(&serde_json::from_str(&text).unwrap_or_else(|error| panic!("{command:?}: {error}: {text}")));
     }
 }
@@ -118,25 +118,25 @@ fn every_field_of_every_answer_is_in_camel_case() {
 #[test]
 fn a_tool_that_cannot_be_started_is_no_retriable_error() {
     let gateway = ApiGateway::new("spelling_gone", &format!("{PLAIN}retry.attempts = 1\n"));
-    let gone = json!({ "kind": "exit", "code": 127 });
+    let missing = json!({ "kind": "exit", "code": 127 });
     let away = json!({ "kind": "transport", "error": "connection_refused", "written": false });
     for (tool, source, status, retriable) in
-        [("gone", gone, "error", false), ("away", away, "retriable_error", true)]
+        [("gone", missing, "error", false), ("away", away, "retriable_error", true)]
     {
         let order = gateway.post("/v1/calls/begin", &envelope(&format!("host/{tool}"), &json!({}))).body;
         let path = format!("/v1/calls/{}/report", order["id"].as_str().unwrap());
         let failure = json!({ "message": "no", "source": source });
-        let said = gateway.post(&path, &json!({ "attempt": 1, "failure": failure })).body;
-        let result = &said["result"];
-        assert_eq!(result["error"]["code"], "upstream_unavailable", "{said}");
+        let response = gateway.post(&path, &json!({ "attempt": 1, "failure": failure })).body;
+        let result = &response["result"];
+        assert_eq!(result["error"]["code"], "upstream_unavailable", "{response}");
         assert_eq!(
             (&result["status"], &result["error"]["retriable"]),
             (&json!(status), &json!(retriable)),
-            "{said}"
+            "{response}"
         );
     }
-    let ended = || gateway.get("/v1/history?tool=host/gone")["calls"][0]["status"].clone();
-    wait(|| ended() == "error", || format!("it is kept: {}", ended()));
+    let status = || gateway.get("/v1/history?tool=host/gone")["calls"][0]["status"].clone();
+    wait(|| status() == "error", || format!("it is kept: {}", status()));
 }
 
 #[test]
@@ -152,10 +152,10 @@ fn whatever_the_program_does_not_know_it_names() {
         ("POST /v1/trust/bank%2Fnobody/reset", 404, &["tool", "`bank/nobody`"]),
         ("DELETE /v1/status", 405, &["`/v1/status`", "the method DELETE", "takes GET, HEAD"]),
     ] {
-        let said = gateway.request_as_operator(line, &Value::Null);
-        assert_eq!(said.status, status, "{line}: {}", said.body);
+        let response = gateway.request_as_operator(line, &Value::Null);
+        assert_eq!(response.status, status, "{line}: {}", response.body);
         for part in parts {
-            assert!(said.message().contains(part), "{line}: {part} in {}", said.message());
+            assert!(response.message().contains(part), "{line}: {part} in {}", response.message());
         }
     }
     let refused = gateway.request_as_operator("DELETE /v1/status", &Value::Null);

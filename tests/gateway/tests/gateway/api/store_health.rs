@@ -10,10 +10,10 @@ use serde_json::json;
 use steadfast_testkit::redis::RedisServer;
 
 use super::{ApiGateway, PLAIN, envelope, keyed};
-use crate::world::{as_seen_by, wait};
+use crate::world::{path_in_process, wait};
 
 /// Checks that all outputs report this reason for not being ready.
-fn is_not_ready(gateway: &ApiGateway, why: &[&str]) {
+fn is_not_ready(gateway: &ApiGateway, reasons: &[&str]) {
     let ready = || gateway.request_as_operator("GET /readyz", &json!(null));
     wait(|| ready().status == 503, || format!("{:?}", ready()));
     let (ready, status) = (ready(), gateway.get("/v1/status"));
@@ -21,7 +21,7 @@ fn is_not_ready(gateway: &ApiGateway, why: &[&str]) {
     let shown = String::from_utf8(gateway.run(&["status", "--gateway", &address]).stdout).unwrap();
     assert_eq!(status["verdict"], "trouble", "{status}");
     assert!(!shown.contains("all is well"), "{shown}");
-    for part in why {
+    for part in reasons {
         assert!(ready.message().contains(part), "{part} in {ready:?}");
         assert!(status["store"]["trouble"].as_str().unwrap().contains(part), "{part} in {status}");
         assert!(shown.replace('\n', " ").contains(part), "{part} in {shown}");
@@ -39,8 +39,8 @@ fn is_ready(gateway: &ApiGateway) {
 /// change that: neither lists of records, nor a replay, where it is possible.
 fn refuses_payments(gateway: &ApiGateway) {
     for number in 0..3 {
-        let said = gateway.call(&keyed("http/pay", &json!({ "id": format!("refused {number}") }), "k"));
-        assert_eq!(said.code(), "store_unavailable", "{said:?}");
+        let response = gateway.call(&keyed("http/pay", &json!({ "id": format!("refused {number}") }), "k"));
+        assert_eq!(response.code(), "store_unavailable", "{response:?}");
         // Both only read.
         assert_eq!(gateway.request_as_operator("GET /v1/records", &json!(null)).status, 200);
         gateway.call(&keyed("http/pay", &json!({ "id": "before" }), "before"));
@@ -50,21 +50,21 @@ fn refuses_payments(gateway: &ApiGateway) {
 }
 
 /// Runs the whole scenario. `breaks` makes the store refuse writes, and `heals` ends that.
-fn story<T>(gateway: &ApiGateway, why: &[&str], breaks: impl FnOnce() -> T, heals: impl FnOnce(T)) {
+fn story<T>(gateway: &ApiGateway, reasons: &[&str], breaks: impl FnOnce() -> T, heals: impl FnOnce(T)) {
     let before = keyed("http/pay", &json!({ "id": "before" }), "before");
     assert_eq!(gateway.call(&before).text(), "pay before, run 1");
     is_ready(gateway);
     let broken = breaks();
-    is_not_ready(gateway, why);
+    is_not_ready(gateway, reasons);
     refuses_payments(gateway);
-    is_not_ready(gateway, why);
+    is_not_ready(gateway, reasons);
     heals(broken);
     is_ready(gateway);
     let after = gateway.call(&keyed("http/pay", &json!({ "id": "after" }), "k"));
     assert_eq!(after.text(), "pay after, run 1", "{after:?}");
     let lost = gateway.logged_times("store_lost", 1);
-    let told = lost[0]["error"].as_str().unwrap();
-    assert!(why.iter().all(|part| told.contains(part)), "{lost:?}");
+    let error = lost[0]["error"].as_str().unwrap();
+    assert!(reasons.iter().all(|part| error.contains(part)), "{lost:?}");
     gateway.logged_times("store_back", 1);
 }
 
@@ -96,7 +96,7 @@ const STATE: &str = ".local/state/steadfast";
 fn sf_12_a_full_disk_is_reported_by_readiness_status_and_log_until_a_write_succeeds() {
     let gateway = gateway_on_a_small_disk("full_disk");
     let state = gateway.folder.join(STATE);
-    let disk = as_seen_by(gateway.pid(), &state);
+    let disk = path_in_process(gateway.pid(), &state);
     assert!(disk.join("state.db").exists(), "the state file is on the small disk");
     let ballast = disk.join("ballast");
     let fill = || {
@@ -106,8 +106,8 @@ fn sf_12_a_full_disk_is_reported_by_readiness_status_and_log_until_a_write_succe
         }
     };
     let file = state.join("state.db");
-    let why = ["ENOSPC", file.to_str().unwrap(), "0 bytes free", "make room"];
-    story(&gateway, &why, fill, |()| fs::remove_file(&ballast).unwrap());
+    let reasons = ["ENOSPC", file.to_str().unwrap(), "0 bytes free", "make room"];
+    story(&gateway, &reasons, fill, |()| fs::remove_file(&ballast).unwrap());
 }
 
 /// The gateway's own writes fill the disk.
@@ -124,8 +124,8 @@ fn a_small_disk_holds_as_many_calls_as_fit_and_what_it_holds_stays() {
     is_not_ready(&gateway, &["ENOSPC"]);
     // The answer of the last call may not have been written.
     for number in 0..done - 1 {
-        let said = pay(number);
-        assert_eq!(said.text(), format!("pay {number}, run 1"), "{}", said.body);
+        let response = pay(number);
+        assert_eq!(response.text(), format!("pay {number}, run 1"), "{}", response.body);
     }
     let runs = gateway.ledger("http");
     assert!((0..done).all(|number| runs.lines().filter(|run| **run == format!("pay {number}")).count() == 1));
@@ -141,8 +141,8 @@ fn sf_12_a_state_file_that_another_program_locks_is_reported_until_it_is_release
         other.execute_batch("PRAGMA busy_timeout = 60000; BEGIN IMMEDIATE").unwrap();
         other
     };
-    let why = ["held by another process", file.to_str().unwrap()];
-    story(&gateway, &why, hold, drop);
+    let reasons = ["held by another process", file.to_str().unwrap()];
+    story(&gateway, &reasons, hold, drop);
 }
 
 #[test]
@@ -188,13 +188,13 @@ fn sf_12_a_read_only_state_folder_is_reported_until_it_is_writable() {
         "mkdir \"$0.other\" && mount -t tmpfs tmpfs \"$0.other\" && cp -p \"$0\"/state.db* \"$0.other\" && \
          mount -o remount,ro \"$0.other\" && mount --move \"$0.other\" \"$0\"",
     );
-    let why = ["Read-only file system", file.to_str().unwrap(), "writable"];
-    is_not_ready(&gateway, &why);
+    let reasons = ["Read-only file system", file.to_str().unwrap(), "writable"];
+    is_not_ready(&gateway, &reasons);
     for number in 0..3 {
-        let said = gateway.call(&keyed("http/pay", &json!({ "id": format!("refused {number}") }), "k"));
-        assert_eq!(said.code(), "store_unavailable", "{said:?}");
+        let response = gateway.call(&keyed("http/pay", &json!({ "id": format!("refused {number}") }), "k"));
+        assert_eq!(response.code(), "store_unavailable", "{response:?}");
     }
-    is_not_ready(&gateway, &why);
+    is_not_ready(&gateway, &reasons);
     inside("umount --lazy \"$0\"");
     is_ready(&gateway);
     let after = gateway.call(&keyed("http/pay", &json!({ "id": "after" }), "k"));
@@ -202,7 +202,7 @@ fn sf_12_a_read_only_state_folder_is_reported_until_it_is_writable() {
     assert_eq!(gateway.call(&before).text(), "pay before, run 1", "it is the file of before");
     assert!(!gateway.ledger("http").contains("refused"), "{}", gateway.ledger("http"));
     let lost = gateway.logged_times("store_lost", 1);
-    assert!(why.iter().all(|part| lost[0]["error"].as_str().unwrap().contains(part)), "{lost:?}");
+    assert!(reasons.iter().all(|part| lost[0]["error"].as_str().unwrap().contains(part)), "{lost:?}");
     gateway.logged_times("store_back", 1);
     gateway.logged_times("store.records_lost", 0);
 }
@@ -215,7 +215,7 @@ fn sf_12_a_redis_that_cannot_save_is_reported_until_it_can() {
     let gateway = ApiGateway::new("redis_misconf", &config);
     let folder = redis.command(&["CONFIG", "GET", "dir"]);
     // A folder with this name prevents the rename.
-    let in_the_way = Path::new(folder.strip_prefix("dir ").unwrap()).join("dump.rdb");
+    let obstacle = Path::new(folder.strip_prefix("dir ").unwrap()).join("dump.rdb");
     let save = |outcome: &str| {
         redis.command(&["BGSAVE"]);
         let is_over = || redis.command(&["INFO", "persistence"]);
@@ -225,11 +225,11 @@ fn sf_12_a_redis_that_cannot_save_is_reported_until_it_can() {
     let fails = || {
         redis.command(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "yes"]);
         redis.command(&["CONFIG", "SET", "save", "86400 1000000"]);
-        fs::create_dir(&in_the_way).unwrap();
+        fs::create_dir(&obstacle).unwrap();
         save("err");
     };
     story(&gateway, &["cannot write to its disk"], fails, |()| {
-        fs::remove_dir(&in_the_way).unwrap();
+        fs::remove_dir(&obstacle).unwrap();
         save("ok");
     });
 }

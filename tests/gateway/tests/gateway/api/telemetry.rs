@@ -18,11 +18,11 @@ fn tr_12_each_attempt_is_reported_once_before_and_once_after_and_a_short_circuit
         let request = gateway.request("POST /v1/calls").header("accept", "text/event-stream");
         let streamed = send(&request.body(call.to_string())).unwrap();
         let text = String::from_utf8(streamed.body).unwrap();
-        let told: Vec<Value> =
+        let events: Vec<Value> =
             text.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect();
-        let states: Vec<_> = told.iter().filter_map(|event| event["state"].as_str()).collect();
+        let states: Vec<_> = events.iter().filter_map(|event| event["state"].as_str()).collect();
         assert_eq!(states, ["begun", "failed", "begun", "answered"], "{text}");
-        assert_eq!(told.last().unwrap()["status"], "success", "{text}");
+        assert_eq!(events.last().unwrap()["status"], "success", "{text}");
         gateway.call(&call);
         gateway.post_as_operator(&format!("POST /v1/breakers/tool:{kind}:look"), &json!({ "to": "open" }));
         assert_eq!(gateway.call(&envelope(&tool, &json!({ "id": "b" }))).code(), "circuit_open");
@@ -46,10 +46,10 @@ fn tr_12_each_attempt_is_reported_once_before_and_once_after_and_a_short_circuit
 fn tr_12_a_host_gets_one_order_for_each_attempt_and_none_where_there_is_nothing_to_run() {
     let gateway = ApiGateway::new("tr_12_host", &format!("{PLAIN}retry.base = \"1ms\"\n"));
     let call = keyed("host/search", &json!({ "q": "rust" }), "k");
-    let begun = gateway.post("/v1/calls/begin", &call).body;
-    let order = |said: &Value| (said["next"].clone(), said["attempt"].clone());
-    assert_eq!(order(&begun), (json!("run"), json!(1)), "{begun}");
-    let path = format!("/v1/calls/{}/report", begun["id"].as_str().unwrap());
+    let started = gateway.post("/v1/calls/begin", &call).body;
+    let order = |response: &Value| (response["next"].clone(), response["attempt"].clone());
+    assert_eq!(order(&started), (json!("run"), json!(1)), "{started}");
+    let path = format!("/v1/calls/{}/report", started["id"].as_str().unwrap());
     let busy = json!({ "message": "busy", "source": { "kind": "http", "status": 503 }, "retryAfterMs": 1 });
     let again = gateway.post(&path, &json!({ "attempt": 1, "failure": busy })).body;
     assert_eq!(order(&again), (json!("run"), json!(2)), "{again}");
@@ -139,23 +139,28 @@ fn tr_14_switched_off_calls_go_straight_through_and_the_way_back_is_safe() {
     for kind in KINDS {
         // A key has no effect: the same call runs again, and other arguments are no conflict.
         for (id, text) in [("a", "pay a, run 2"), ("b", "pay b, run 1"), ("b", "pay b, run 2")] {
-            let said = pay(&gateway, kind, id);
-            assert_eq!((said.text(), &said.body["fromCache"]), (text, &json!(false)), "{}", said.body);
+            let response = pay(&gateway, kind, id);
+            assert_eq!(
+                (response.text(), &response.body["fromCache"]),
+                (text, &json!(false)),
+                "{}",
+                response.body
+            );
         }
         // Nothing is retried, marked, counted or refused, and the tool's answer arrives.
         for run in 1..=6 {
             let params = json!({ "id": "down", "fault": "503", "text": "HTTP 503: the cellar is flooded" });
-            let said = gateway.call(&envelope(&format!("{kind}/look"), &params));
-            assert!(said.message().contains("the cellar is flooded"), "{}", said.body);
-            assert_eq!((&said.body["attempts"], gateway.count(kind, "look down")), (&json!(1), run));
+            let response = gateway.call(&envelope(&format!("{kind}/look"), &params));
+            assert!(response.message().contains("the cellar is flooded"), "{}", response.body);
+            assert_eq!((&response.body["attempts"], gateway.count(kind, "look down")), (&json!(1), run));
         }
     }
     // A service receives the same requests as without the gateway.
-    let heard = gateway.service.heard();
-    let straight = heard.iter().rfind(|heard| heard.line.starts_with("POST /pay")).unwrap();
+    let requests = gateway.service.requests();
+    let straight = requests.iter().rfind(|request| request.line.starts_with("POST /pay")).unwrap();
     assert_eq!(straight.body, json!({ "id": "b" }).to_string());
     assert!(straight.header("idempotency-key").is_none(), "{straight:?}");
-    assert!(heard[0].header("idempotency-key").is_some(), "which it is not otherwise: {heard:?}");
+    assert!(requests[0].header("idempotency-key").is_some(), "which it is not otherwise: {requests:?}");
     let events = ["tool_call_retry", "tool_call_guard", "tool_call_circuit_state", "tool_call_trust_state"];
     for event in events {
         assert!(gateway.logged(event).is_empty(), "{event}");
@@ -164,8 +169,13 @@ fn tr_14_switched_off_calls_go_straight_through_and_the_way_back_is_safe() {
     gateway.kill();
     gateway.start(|_| {});
     for kind in KINDS {
-        let said = pay(&gateway, kind, "a");
-        assert_eq!((said.text(), &said.body["fromCache"]), ("pay a, run 1", &json!(true)), "{}", said.body);
+        let response = pay(&gateway, kind, "a");
+        assert_eq!(
+            (response.text(), &response.body["fromCache"]),
+            ("pay a, run 1", &json!(true)),
+            "{}",
+            response.body
+        );
     }
 }
 

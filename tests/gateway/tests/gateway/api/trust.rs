@@ -27,16 +27,16 @@ pub(super) fn lose_trust(gateway: &ApiGateway, kind: &str) {
 /// Does the same with other arguments.
 fn lose_trust_as(gateway: &ApiGateway, kind: &str, ids: [&str; 2]) {
     for id in ids {
-        let said = look(gateway, kind, json!({ "id": id, "fault": "503" }));
-        assert!(said.body["attempts"] == 1 && said.body["error"].is_object(), "{}", said.body);
+        let response = look(gateway, kind, json!({ "id": id, "fault": "503" }));
+        assert!(response.body["attempts"] == 1 && response.body["error"].is_object(), "{}", response.body);
     }
 }
 
 /// Waits for the pending request for approval of a tool of this kind. It is stored asynchronously.
 fn waiting(gateway: &ApiGateway, kind: &str) -> Value {
     let of_kind = || {
-        let seen = gateway.get("/v1/approvals");
-        let waiting = seen["approvals"].as_array().unwrap().iter();
+        let body = gateway.get("/v1/approvals");
+        let waiting = body["approvals"].as_array().unwrap().iter();
         waiting.filter(|one| one["tool"]["namespace"] == kind).cloned().collect::<Vec<_>>()
     };
     wait(|| of_kind().len() == 1, || format!("a request of {kind}: {:?}", of_kind()));
@@ -114,7 +114,7 @@ fn rp_8_escalation_and_recovery_are_reported_with_their_facts() {
             scope.spawn(move || {
                 let mut happening = gateway.listen(&format!("?event=tool_call_trust_state&tool={kind}/look"));
                 lose_trust(gateway, kind);
-                let mut told = |from: &str, to: &str| {
+                let mut next_change = |from: &str, to: &str| {
                     let event = happening.any();
                     assert_eq!(
                         (&event["fromState"], &event["trustState"]),
@@ -130,7 +130,7 @@ fn rp_8_escalation_and_recovery_are_reported_with_their_facts() {
                     );
                     event
                 };
-                let lost = told("TRUSTED", "ESCALATED");
+                let lost = next_change("TRUSTED", "ESCALATED");
                 assert_eq!(
                     (&lost["reason"], &lost["failures"], &lost["level"]),
                     (&json!("2 failures in 1 h"), &json!(2), &json!("warn"))
@@ -140,9 +140,9 @@ fn rp_8_escalation_and_recovery_are_reported_with_their_facts() {
                     || look(gateway, kind, json!({ "id": "good" })).status == 200,
                     || format!("an end of the escalation of {kind}"),
                 );
-                told("ESCALATED", "RECOVERING");
+                next_change("ESCALATED", "RECOVERING");
                 look(gateway, kind, json!({ "id": "good again" }));
-                let won = told("RECOVERING", "TRUSTED");
+                let won = next_change("RECOVERING", "TRUSTED");
                 assert_eq!((&won["reason"], &won["level"]), (&json!("2 successful calls"), &json!("info")));
             });
         }
@@ -167,9 +167,9 @@ fn rp_8_escalation_and_recovery_are_reported_with_their_facts() {
 fn report(gateway: &ApiGateway, tool: &str, more: Value) -> Value {
     let mut body = json!({ "toolName": tool, "pluginName": "web", "error": "it broke" });
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    let said = gateway.post("/v1/failures", &body);
-    assert_eq!(said.status, 200, "{}", said.body);
-    said.body["changes"].clone()
+    let response = gateway.post("/v1/failures", &body);
+    assert_eq!(response.status, 200, "{}", response.body);
+    response.body["changes"].clone()
 }
 
 #[test]
@@ -199,13 +199,13 @@ fn rp_9_a_report_carries_its_own_severity_domain_service_and_whether_it_can_reco
     let changes = report(&gateway, "gone", forever);
     let of_tool = changes.as_array().unwrap().iter().find(|change| change["tool"]["tool"] == "gone").unwrap();
     assert_eq!((&of_tool["to"], &of_tool["until"]), (&json!("escalated"), &Value::Null), "{changes}");
-    let seen = gateway.get("/v1/trust");
+    let body = gateway.get("/v1/trust");
     let of = |tool: &str| {
-        let states = seen["trust"].as_array().unwrap().iter();
+        let states = body["trust"].as_array().unwrap().iter();
         states.filter(|state| state["toolName"] == tool).cloned().collect::<Vec<_>>()
     };
-    assert!(of("mild").is_empty() && of("search").is_empty(), "{seen}");
-    assert_eq!(of("wild")[0]["state"], "blocked", "{seen}");
+    assert!(of("mild").is_empty() && of("search").is_empty(), "{body}");
+    assert_eq!(of("wild")[0]["state"], "blocked", "{body}");
     assert_eq!(
         (&of("gone")[0]["state"], &of("gone")[0]["recoverable"]),
         (&json!("escalated"), &json!(false))
@@ -232,13 +232,13 @@ fn rp_13_the_status_is_the_same_over_every_surface_and_an_operator_restores_trus
         let tool = format!("{kind}/look");
         assert_eq!(look(&gateway, kind, json!({ "id": "asked" })).code(), "approval_required");
         // A program, a model and an operator see the same.
-        let seen = gateway.get("/v1/trust");
+        let body = gateway.get("/v1/trust");
         let state =
-            seen["trust"].as_array().unwrap().iter().find(|state| state["pluginName"] == kind).unwrap();
+            body["trust"].as_array().unwrap().iter().find(|state| state["pluginName"] == kind).unwrap();
         assert_eq!(
             (&state["state"], &state["failuresInWindow"], &state["escalationReason"]),
             (&json!("escalated"), &json!(2), &json!("2 failures in 1 h")),
-            "{seen}"
+            "{body}"
         );
         let status = model.call("reliability_status", json!({ "tool_name": tool }));
         assert!(status.text.starts_with(&format!("{tool}: escalated")), "{status:?}");
@@ -264,8 +264,8 @@ fn rp_13_the_status_is_the_same_over_every_surface_and_an_operator_restores_trus
     // All at once, from the command line.
     lose_trust(&gateway, "http");
     lose_trust(&gateway, "command");
-    let ended = gateway.run(&["reset", "--all"]);
-    assert!(ended.status.success(), "{ended:?}");
+    let output = gateway.run(&["reset", "--all"]);
+    assert!(output.status.success(), "{output:?}");
     assert_eq!(gateway.get("/v1/trust")["trust"], json!([]));
 }
 
@@ -353,14 +353,14 @@ fn rp_12_statistics_of_domains_count_the_calls_of_all_sessions_where_trust_is_no
         call["target"]["sessionKey"] = session.into();
         assert_eq!(gateway.call(&call).body["error"].is_object(), fault == "503");
     }
-    let seen = gateway.get("/v1/domains?domain=bank");
-    let bank = &seen["domains"][0];
+    let body = gateway.get("/v1/domains?domain=bank");
+    let bank = &body["domains"][0];
     assert_eq!(
         (&bank["successes"], &bank["failures"], &bank["failuresBySeverity"]["server_error"]),
         (&json!(1), &json!(2), &json!(2)),
-        "{seen}"
+        "{body}"
     );
-    assert!(bank["lastFailureAtMs"].as_u64() >= bank["lastSuccessAtMs"].as_u64(), "{seen}");
+    assert!(bank["lastFailureAtMs"].as_u64() >= bank["lastSuccessAtMs"].as_u64(), "{body}");
 }
 
 #[test]
@@ -375,13 +375,14 @@ fn rp_1_no_more_than_the_last_hundred_failures_of_a_tool_are_kept() {
     }
     report(&gateway, "once", json!({ "severity": "informational" }));
     let of = |tool: &str| {
-        let seen = gateway.get(&format!("/v1/tools/web%2F{tool}/failures?limit=1000"));
-        seen["failures"].as_array().unwrap().clone()
+        let body = gateway.get(&format!("/v1/tools/web%2F{tool}/failures?limit=1000"));
+        body["failures"].as_array().unwrap().clone()
     };
     // They are written in the order of their arrival.
     wait(|| of("once").len() == 1, || "the last report".to_owned());
-    let kept = of("often");
-    let messages: Vec<_> = kept.iter().map(|record| record["message"].as_str().unwrap().to_owned()).collect();
+    let records = of("often");
+    let messages: Vec<_> =
+        records.iter().map(|record| record["message"].as_str().unwrap().to_owned()).collect();
     let newest: Vec<_> = (5..105).rev().map(|number| format!("failure {number}")).collect();
     assert_eq!(messages, newest);
 }
@@ -401,11 +402,11 @@ fn rp_8_a_file_of_jaato_without_automatic_recovery_needs_an_operator() {
         wait(|| standing()["state"] == state, || standing().to_string());
         let standing = standing();
         assert_eq!(standing["waitsForApproval"], !auto, "{standing}");
-        let said = look(&gateway, "http", json!({ "id": "a" }));
-        assert_eq!(said.code(), if auto { "" } else { "approval_required" }, "{}", said.body);
-        let ended = gateway.run(&["recover", "http/look"]);
-        let said = String::from_utf8_lossy(&ended.stdout).into_owned();
-        assert_eq!(said.starts_with("recovering"), !auto, "{ended:?}");
+        let response = look(&gateway, "http", json!({ "id": "a" }));
+        assert_eq!(response.code(), if auto { "" } else { "approval_required" }, "{}", response.body);
+        let output = gateway.run(&["recover", "http/look"]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(text.starts_with("recovering"), !auto, "{output:?}");
     }
 }
 
@@ -457,8 +458,8 @@ fn rp_1_every_failed_call_is_recorded_and_seen_over_every_way_after_a_restart_to
             (&json!("ValueError"), &json!({ "url": "api.example.com/pages" }), &json!(4)),
             "{reported}"
         );
-        let whom = (&reported["domain"], &reported["service"]);
-        assert_eq!(whom, (&json!("api.example.com"), &json!("billing")), "{reported}");
+        let origin = (&reported["domain"], &reported["service"]);
+        assert_eq!(origin, (&json!("api.example.com"), &json!("billing")), "{reported}");
         assert!(!reported.to_string().contains("s3cr3t"), "{reported}");
         // An operator and a model see the same.
         let line = String::from_utf8(gateway.run(&["failures", "web/fetch"]).stdout).unwrap();
@@ -468,8 +469,8 @@ fn rp_1_every_failed_call_is_recorded_and_seen_over_every_way_after_a_restart_to
         let mut model = McpTestClient::at(gateway.address);
         model.initialize();
         model.request("tools/list", json!({}));
-        let asked = json!({ "tool_name": "web/fetch", "include_history": true });
-        let status = model.call("reliability_status", asked);
+        let arguments = json!({ "tool_name": "web/fetch", "include_history": true });
+        let status = model.call("reliability_status", arguments);
         assert!(status.text.contains("ValueError: no such page"), "{status:?}");
     };
     check(&gateway);
@@ -494,14 +495,14 @@ fn rp_4_the_rule_of_a_tool_goes_before_that_of_its_domain_its_plugin_and_all() {
         ("bank/fold", "", 3, "plugin"),
         ("command/look", "", 1, "default"),
     ] {
-        let is_asked = |number: &i32| {
+        let needs_approval = |number: &i32| {
             let mut params = json!({ "id": format!("{tool} {number}"), "fault": "503" });
             if !domain.is_empty() {
                 params["url"] = format!("https://{domain}/a").into();
             }
             gateway.call(&envelope(tool, &params)).code() == "approval_required"
         };
-        assert_eq!((0..9).find(is_asked), Some(failures), "{rule}: {}", gateway.get("/v1/trust"));
+        assert_eq!((0..9).find(needs_approval), Some(failures), "{rule}: {}", gateway.get("/v1/trust"));
     }
 }
 
@@ -513,8 +514,8 @@ fn rp_4_a_tool_stands_as_its_own_rule_says() {
         lose_trust(&gateway, kind);
     }
     let standing = |kind: &str| {
-        let seen = gateway.get("/v1/trust");
-        let mut found = seen["trust"].as_array().unwrap().iter();
+        let body = gateway.get("/v1/trust");
+        let mut found = body["trust"].as_array().unwrap().iter();
         found.find(|state| state["pluginName"] == kind).cloned().unwrap()
     };
     // Its time is over, and that of the others is not.
@@ -545,8 +546,8 @@ fn rp_8_where_recovery_needs_an_operator_the_status_says_so_and_an_operator_lets
         assert_eq!(gateway.request_as_operator(&path, &Value::Null).status, 404, "it is trusted");
         lose_trust(&gateway, kind);
         let standing = || {
-            let seen = gateway.get("/v1/trust");
-            let mut found = seen["trust"].as_array().unwrap().iter();
+            let body = gateway.get("/v1/trust");
+            let mut found = body["trust"].as_array().unwrap().iter();
             found.find(|state| state["pluginName"] == kind).cloned()
         };
         let waits = standing().unwrap();
@@ -561,8 +562,8 @@ fn rp_8_where_recovery_needs_an_operator_the_status_says_so_and_an_operator_lets
         assert!(line.contains("with `steadfast recover`"), "{line}");
         assert_eq!(look(&gateway, kind, json!({ "id": "asked" })).code(), "approval_required");
         assert_eq!(ApiTestResponse::to(&gateway.request(&path)).status, 401, "nobody but an operator");
-        let ended = gateway.run(&["recover", &tool]);
-        assert_eq!(String::from_utf8_lossy(&ended.stdout), format!("recovering: {tool}\n"), "{ended:?}");
+        let output = gateway.run(&["recover", &tool]);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), format!("recovering: {tool}\n"), "{output:?}");
         let audit = gateway.get("/v1/audit");
         assert_eq!(audit["audit"][0]["deed"], "recovery_approved", "{audit}");
         // It runs without approval, and regains trust.
@@ -576,8 +577,12 @@ fn rp_8_where_recovery_needs_an_operator_the_status_says_so_and_an_operator_lets
             assert_eq!(look(&gateway, kind, json!({ "id": id })).text(), format!("look {id}, run 1"));
         }
         assert_eq!(standing(), None, "it is trusted again");
-        let ended = gateway.run(&["recover", &tool]);
-        assert_eq!(String::from_utf8_lossy(&ended.stdout), format!("{tool} is not escalated\n"), "{ended:?}");
+        let output = gateway.run(&["recover", &tool]);
+        assert_eq!(
+            String::from_utf8_lossy(&output.stdout),
+            format!("{tool} is not escalated\n"),
+            "{output:?}"
+        );
     }
 }
 
@@ -594,24 +599,24 @@ fn statistics_of_domains_and_scores_of_models_are_shown() {
     assert_eq!(call("b", "", "model-2").text(), "look b, run 1");
     assert!(call("c", "503", "model-2").body["error"].is_object());
 
-    let seen = gateway.get("/v1/domains?domain=bank");
-    let bank = &seen["domains"][0];
+    let body = gateway.get("/v1/domains?domain=bank");
+    let bank = &body["domains"][0];
     assert_eq!(
         (&bank["domain"], &bank["successes"], &bank["failures"]),
         (&json!("bank"), &json!(2), &json!(1)),
-        "{seen}"
+        "{body}"
     );
     assert_eq!(
         (&bank["failuresBySeverity"]["server_error"], &bank["trust"]),
         (&json!(1), &json!("trusted")),
-        "{seen}"
+        "{body}"
     );
-    assert!(bank["lastFailureAtMs"].is_u64() && bank["lastSuccessAtMs"].is_u64(), "{seen}");
+    assert!(bank["lastFailureAtMs"].is_u64() && bank["lastSuccessAtMs"].is_u64(), "{body}");
     assert_eq!(gateway.get("/v1/domains?failed=false")["domains"], json!([]));
 
     // They are visible to operators, and to a model that asks for the history.
-    let said = gateway.run(&["status", "--json"]);
-    let status: Value = serde_json::from_slice(&said.stdout).unwrap();
+    let output = gateway.run(&["status", "--json"]);
+    let status: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(
         (&status["domains"][0]["domain"], &status["domains"][0]["failures"]),
         (&json!("bank"), &json!(1)),
@@ -624,16 +629,16 @@ fn statistics_of_domains_and_scores_of_models_are_shown() {
     let without = client.call("reliability_status", json!({}));
     assert!(!without.text.contains("calls to bank"), "{without:?}");
 
-    let seen = gateway.get("/v1/models?tool=bank%2Flook");
+    let body = gateway.get("/v1/models?tool=bank%2Flook");
     let of = |at: usize| {
         (
-            seen["models"][at]["model"].clone(),
-            seen["models"][at]["successRate"].clone(),
-            seen["models"][at]["samples"].clone(),
+            body["models"][at]["model"].clone(),
+            body["models"][at]["successRate"].clone(),
+            body["models"][at]["samples"].clone(),
         )
     };
-    assert_eq!(of(0), (json!("model-1"), json!(1.0), json!(1)), "{seen}");
-    assert_eq!(of(1), (json!("model-2"), json!(0.5), json!(2)), "{seen}");
+    assert_eq!(of(0), (json!("model-1"), json!(1.0), json!(1)), "{body}");
+    assert_eq!(of(1), (json!("model-2"), json!(0.5), json!(2)), "{body}");
     assert_eq!(gateway.get("/v1/models?model=model-1")["models"].as_array().unwrap().len(), 1);
     let score = |model: &str| gateway.get(&format!("/v1/tools/bank%2Flook/score{model}"))["samples"].clone();
     assert_eq!((score(""), score("?model=model-2")), (json!(3), json!(2)));

@@ -14,7 +14,7 @@ use crate::world::{GatewayWorld, LISTEN, PATIENCE, TestProcess, TestTransport, s
 /// A client that sends any bytes, and keeps the raw bytes that it receives.
 struct HostileClient {
     child: TestProcess,
-    way: HostileTransport,
+    transport: HostileTransport,
 }
 
 enum HostileTransport {
@@ -24,11 +24,11 @@ enum HostileTransport {
 
 impl HostileClient {
     fn start(world: &GatewayWorld) -> Self {
-        let mut teller = match world.front {
+        let mut client = match world.front {
             TestTransport::Stdio => {
                 let mut command = world.wrap(&[]);
                 let mut child = TestProcess::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
-                let (sender, heard) = channel();
+                let (sender, receiver) = channel();
                 let (stdin, stdout) = child.streams();
                 let mut out = BufReader::new(stdout);
                 thread::spawn(move || {
@@ -39,32 +39,33 @@ impl HostileClient {
                         }
                     }
                 });
-                Self { way: HostileTransport::Line(stdin, heard), child }
+                Self { transport: HostileTransport::Line(stdin, receiver), child }
             }
             TestTransport::Http => {
                 let (child, address) = start_gateway(&mut world.wrap(&LISTEN));
-                Self { child, way: HostileTransport::Http(RawRequest::to(address)) }
+                Self { child, transport: HostileTransport::Http(RawRequest::to(address)) }
             }
         };
         let params = json!({
             "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "t", "version": "1" },
         });
         let message = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
-        match &mut teller.way {
-            HostileTransport::Line(..) => assert!(!teller.ask(message.to_string().as_bytes()).is_empty()),
+        match &mut client.transport {
+            HostileTransport::Line(..) => assert!(!client.ask(message.to_string().as_bytes()).is_empty()),
             HostileTransport::Http(request) => {
-                let answer = send(&request.clone().body(message.to_string()))
-                    .unwrap_or_else(|| panic!("no answer; the gateway ended: {:?}", teller.child.ended()));
+                let answer = send(&request.clone().body(message.to_string())).unwrap_or_else(|| {
+                    panic!("no answer; the gateway ended: {:?}", client.child.exit_status())
+                });
                 *request = request.clone().header("mcp-session-id", answer.header("mcp-session-id").unwrap());
             }
         }
-        teller.tell(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
-        teller
+        client.send(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+        client
     }
 
     /// Sends bytes that have no answer.
-    fn tell(&mut self, bytes: &[u8]) {
-        match &mut self.way {
+    fn send(&mut self, bytes: &[u8]) {
+        match &mut self.transport {
             HostileTransport::Line(stdin, _) => stdin.write_all(&[bytes, b"\n"].concat()).unwrap(),
             HostileTransport::Http(request) => drop(send(&request.clone().body(bytes))),
         }
@@ -72,11 +73,11 @@ impl HostileClient {
 
     /// Sends bytes, and returns the answer.
     fn ask(&mut self, bytes: &[u8]) -> Vec<u8> {
-        match &mut self.way {
-            HostileTransport::Line(stdin, heard) => {
+        match &mut self.transport {
+            HostileTransport::Line(stdin, receiver) => {
                 stdin.write_all(&[bytes, b"\n"].concat()).unwrap();
                 let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(200)]).into_owned();
-                heard.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no answer to {shown}"))
+                receiver.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no answer to {shown}"))
             }
             HostileTransport::Http(request) => send(&request.clone().body(bytes)).expect("an answer").body,
         }
@@ -297,8 +298,8 @@ fn sf_5_what_is_odd_but_a_message_is_carried_and_answered_under_its_own_id() {
             &format!("\"{}\"", "x".repeat(100_000)),
         ] {
             for method in ["ping", "test/echo", "tools/list", "vendor/none"] {
-                let asked = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{}}}}"#);
-                let answer = String::from_utf8(client.ask(asked.as_bytes())).unwrap();
+                let request = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{}}}}"#);
+                let answer = String::from_utf8(client.ask(request.as_bytes())).unwrap();
                 assert!(
                     answer.contains(&format!(r#""id":{id},"#)) || answer.contains(&format!(r#""id":{id}}}"#)),
                     "{method}: {answer}"
@@ -328,9 +329,9 @@ fn sf_5_what_is_odd_but_a_message_is_carried_and_answered_under_its_own_id() {
         .iter()
         .enumerate()
         {
-            let asked =
+            let request =
                 format!(r#"{{"jsonrpc":"2.0","id":"odd {number}","method":"tools/call","params":{params}}}"#);
-            let answer = client.answer(asked.as_bytes());
+            let answer = client.answer(request.as_bytes());
             assert_eq!(answer["id"], format!("odd {number}"), "{params}: {answer}");
             assert!(answer["error"].is_object() || answer["result"]["isError"] == true, "{params}: {answer}");
             client.works(number);
@@ -342,17 +343,17 @@ fn sf_5_what_is_odd_but_a_message_is_carried_and_answered_under_its_own_id() {
             r#"{"id":"c","x":"\u0000"}"#,
             &format!(r#"{{"id":"d","x":{}1{}}}"#, "[".repeat(50), "]".repeat(50)),
         ] {
-            let asked = format!(
+            let request = format!(
                 r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"look","arguments":{arguments}}}}}"#
             );
-            let answer = client.answer(asked.as_bytes());
+            let answer = client.answer(request.as_bytes());
             assert!(
                 answer["id"] == 1 && (answer["result"].is_object() || answer["error"].is_object()),
                 "{answer}"
             );
         }
         // Notifications and unexpected answers change nothing.
-        for told in [
+        for message in [
             r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":{}}}"#,
             r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":[]}"#,
             r#"{"jsonrpc":"2.0","method":"notifications/cancelled"}"#,
@@ -363,7 +364,7 @@ fn sf_5_what_is_odd_but_a_message_is_carried_and_answered_under_its_own_id() {
             r#"{"jsonrpc":"2.0","id":null,"error":{}}"#,
             r#"{"jsonrpc":"2.0","id":"x","error":{"code":"y","message":7}}"#,
         ] {
-            client.tell(told.as_bytes());
+            client.send(message.as_bytes());
         }
         client.works(1_000);
     });
@@ -379,11 +380,11 @@ fn sf_5_arguments_that_can_be_read_in_two_ways_are_refused_with_the_place_and_th
             (r#"{"id":"x","a":1,"id":"y"}"#, "column 17", r#"duplicate name "id" in one object"#),
             (r#"{"id":"x","a":"\ud800"}"#, "column 17", "half of a surrogate pair stands alone"),
         ] {
-            let asked = format!(
+            let request = format!(
                 r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"pay","arguments":{arguments}}}}}"#
             );
             let answer =
-                client.answer(asked.as_bytes()).to_string().replace("\\\\", "\\").replace("\\\"", "\"");
+                client.answer(request.as_bytes()).to_string().replace("\\\\", "\\").replace("\\\"", "\"");
             for part in [format!("the arguments at line 1, {place}: "), rule.to_owned()] {
                 assert!(answer.contains(&part), "{part} in {answer}");
             }

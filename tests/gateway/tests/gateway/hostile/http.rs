@@ -164,7 +164,7 @@ fn sf_5_requests_that_never_end_block_no_client() {
     let world = GatewayWorld::of("sf_5_half", "", TestTransport::Http, TestTransport::Stdio);
     let mut client = world.client();
     let address = client.address();
-    let begun = |text: &str| {
+    let start_request = |text: &str| {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.write_all(text.as_bytes()).unwrap();
         stream
@@ -173,7 +173,14 @@ fn sf_5_requests_that_never_end_block_no_client() {
         "POST /mcp HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{{"
     );
     let waiting: Vec<TcpStream> = (0..50)
-        .flat_map(|_| [begun(""), begun("POST /mcp HTT"), begun("POST /mcp HTTP/1.1\r\nhost"), begun(&half)])
+        .flat_map(|_| {
+            [
+                start_request(""),
+                start_request("POST /mcp HTT"),
+                start_request("POST /mcp HTTP/1.1\r\nhost"),
+                start_request(&half),
+            ]
+        })
         .collect();
     assert_eq!(client.call("pay", json!({ "id": "a" })).text, "pay a, run 1");
     drop(waiting);

@@ -70,8 +70,8 @@ fn sf_5_other_output_of_a_server_does_no_harm() {
                 continue;
             }
             let arguments = json!({ "id": number.to_string(), "fault": "before", "lines": [line] });
-            let said = client.call("pay", arguments);
-            assert_eq!((said.text, said.is_error), (format!("pay {number}, run 1"), false), "{name}");
+            let response = client.call("pay", arguments);
+            assert_eq!((response.text, response.is_error), (format!("pay {number}, run 1"), false), "{name}");
         }
         let before = resident(client.pid());
         let lines: Vec<String> = noise()
@@ -111,11 +111,11 @@ fn sf_5_an_invalid_answer_is_reported_at_once_and_its_call_is_not_run_again() {
                     let mut arguments = answer.clone();
                     arguments["id"] = json!(format!("{number} {kind}"));
                     arguments["times"] = json!(1);
-                    let said = client.call_with("pay", arguments.clone(), meta.clone());
+                    let response = client.call_with("pay", arguments.clone(), meta.clone());
                     assert_eq!(
-                        (said.is_error, said.code.as_deref()),
+                        (response.is_error, response.code.as_deref()),
                         (true, Some("outcome_unknown")),
-                        "{arguments}: {said:?}"
+                        "{arguments}: {response:?}"
                     );
                     if kind != "plain" {
                         let again = client.call_with("pay", arguments.clone(), meta);
@@ -126,10 +126,10 @@ fn sf_5_an_invalid_answer_is_reported_at_once_and_its_call_is_not_run_again() {
                 // A read does no harm, whatever came of it.
                 let mut arguments = answer;
                 arguments["id"] = json!(number.to_string());
-                let said = client.call("look", arguments.clone());
+                let response = client.call("look", arguments.clone());
                 assert!(
-                    said.is_error && said.code.as_deref() != Some("outcome_unknown"),
-                    "{arguments}: {said:?}"
+                    response.is_error && response.code.as_deref() != Some("outcome_unknown"),
+                    "{arguments}: {response:?}"
                 );
             }
             assert_eq!(client.call("pay", json!({ "id": "good" })).text, "pay good, run 1");
@@ -179,15 +179,15 @@ fn sf_5_an_answer_beyond_the_hard_limit_is_reported_at_once_with_its_size_and_it
         let body = (back == TestTransport::Http).then_some("body");
         for place in ["first", "last", "nowhere"].into_iter().chain(body) {
             let arguments = json!({ "id": place, "fault": "huge", "size": HUGE, "text": place });
-            let said = client.call_keyed("pay", arguments.clone(), place);
+            let response = client.call_keyed("pay", arguments.clone(), place);
             assert_eq!(
-                (said.is_error, said.code.as_deref()),
+                (response.is_error, response.code.as_deref()),
                 (true, Some("result_too_large")),
-                "{place}: {said:?}"
+                "{place}: {response:?}"
             );
-            assert!(said.text.contains("it has 734003"), "{place}: {said:?}");
-            assert!(said.text.contains("the limit is 67108864"), "{place}: {said:?}");
-            assert_eq!(said.ours["recorded"], true, "{place}: {said:?}");
+            assert!(response.text.contains("it has 734003"), "{place}: {response:?}");
+            assert!(response.text.contains("the limit is 67108864"), "{place}: {response:?}");
+            assert_eq!(response.gateway_meta["recorded"], true, "{place}: {response:?}");
             let again = client.call_keyed("pay", arguments, place);
             assert_eq!(again.code.as_deref(), Some("result_not_kept"), "{place}: {again:?}");
             assert_eq!(world.count(&format!("pay {place}")), 1, "{place}");
@@ -267,7 +267,7 @@ fn sf_5_an_answer_of_wrong_types_arrives_as_it_was_given() {
         let line = format!(
             r#"{{"jsonrpc":"2.0","id":$ID,"result":{{"content":[{{"type":"text","text":{text}}}]}}}}"#
         );
-        let said = client.call("pay", json!({ "id": "long", "fault": "instead", "lines": [line] }));
-        assert_eq!(said.text.len(), 256 << 10);
+        let response = client.call("pay", json!({ "id": "long", "fault": "instead", "lines": [line] }));
+        assert_eq!(response.text.len(), 256 << 10);
     });
 }

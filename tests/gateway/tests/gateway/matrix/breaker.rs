@@ -14,13 +14,16 @@ use crate::world::{GatewayWorld, wait};
 /// Makes the tool report this many different failures.
 fn fail(client: &mut McpTestClient, tool: &str, times: usize) {
     for number in 0..times {
-        let said = client.call(tool, json!({ "id": format!("bad {number}"), "fault": "error" }));
-        assert!(said.is_error && said.code.as_deref() != Some("circuit_open"), "{number}: {said:?}");
+        let response = client.call(tool, json!({ "id": format!("bad {number}"), "fault": "error" }));
+        assert!(
+            response.is_error && response.code.as_deref() != Some("circuit_open"),
+            "{number}: {response:?}"
+        );
     }
 }
 
-fn is_open(said: &ToolResponse) -> bool {
-    said.code.as_deref() == Some("circuit_open")
+fn is_open(response: &ToolResponse) -> bool {
+    response.code.as_deref() == Some("circuit_open")
 }
 
 /// Waits for this many logged changes of the breaker of a tool.
@@ -53,9 +56,15 @@ fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_calls_are_refused_u
         assert_eq!(changes(&world, "pay", 1), [change("CLOSED", "OPEN")]);
         // Calls that would succeed remain blocked, and no attempt is made.
         for number in 0..21 {
-            let said = client.call("pay", json!({ "id": format!("good {number}") }));
-            assert!(is_open(&said) && said.ours["error"]["breakerState"] == "OPEN", "{said:?}");
-            assert_eq!((&said.ours["status"], &said.ours["attempts"]), (&json!("circuit_open"), &json!(0)));
+            let response = client.call("pay", json!({ "id": format!("good {number}") }));
+            assert!(
+                is_open(&response) && response.gateway_meta["error"]["breakerState"] == "OPEN",
+                "{response:?}"
+            );
+            assert_eq!(
+                (&response.gateway_meta["status"], &response.gateway_meta["attempts"]),
+                (&json!("circuit_open"), &json!(0))
+            );
         }
         // Another tool is not affected, and a gateway that starts later has the same state.
         assert_eq!(client.call("look", json!({ "id": "a" })).text, "look a, run 1");
@@ -122,8 +131,8 @@ fn tr_10_a_failing_probe_opens_the_breaker_again_with_a_fresh_cool_down() {
             );
         }
         for number in 0..5 {
-            let said = client.call("pay", json!({ "id": format!("after {number}") }));
-            assert!(is_open(&said), "{said:?}");
+            let response = client.call("pay", json!({ "id": format!("after {number}") }));
+            assert!(is_open(&response), "{response:?}");
         }
         // Earlier successful answers are still replayed.
         assert!(client.call_keyed("pay", json!({ "id": "before" }), "k").from_cache);

@@ -18,13 +18,13 @@ fn tr_2_a_duplicate_in_flight_waits_for_the_one_run() {
         let second = client.send_call_with("pay", arguments, keyed("k"));
         world.logged_times("tool_call_following", 1);
         fs::remove_file(gate).unwrap();
-        let said = ToolResponse::of(&client.answer(second));
+        let response = ToolResponse::of(&client.answer(second));
         assert_eq!(
-            (said.text.as_str(), said.is_error, said.from_cache),
+            (response.text.as_str(), response.is_error, response.from_cache),
             ("pay a, run 1", false, true),
-            "{said:?}"
+            "{response:?}"
         );
-        assert_eq!(said.ours["cache"]["matchedOn"], "inflight", "{said:?}");
+        assert_eq!(response.gateway_meta["cache"]["matchedOn"], "inflight", "{response:?}");
         assert_eq!(ToolResponse::of(&client.answer(first)).text, "pay a, run 1");
         assert_eq!(world.count("pay a"), 1);
     });
@@ -38,8 +38,8 @@ fn tr_2_without_dedupe_a_duplicate_waits_for_nothing() {
         let arguments = json!({ "id": "a", "fault": "hang", "times": 1 });
         client.send_call_with("pay", arguments.clone(), keyed("k"));
         world.until("pay a", 1);
-        let said = client.call_keyed("pay", arguments, "k");
-        assert_eq!((said.text.as_str(), said.from_cache), ("pay a, run 2", false), "{said:?}");
+        let response = client.call_keyed("pay", arguments, "k");
+        assert_eq!((response.text.as_str(), response.from_cache), ("pay a, run 2", false), "{response:?}");
     });
 }
 
@@ -54,9 +54,12 @@ fn tr_3_a_duplicate_after_the_answer_gets_it_again_and_its_digest_stays() {
         for _ in 0..3 {
             let id = client.send_call_with("pay", json!({ "id": "a" }), keyed("k"));
             let mut again = client.answer(id);
-            let said = ToolResponse::of(&again);
-            assert!(said.from_cache && said.ours["cache"]["matchedOn"] == "completed", "{said:?}");
-            prints.push(said.ours["cache"]["keyFingerprint"].clone());
+            let response = ToolResponse::of(&again);
+            assert!(
+                response.from_cache && response.gateway_meta["cache"]["matchedOn"] == "completed",
+                "{response:?}"
+            );
+            prints.push(response.gateway_meta["cache"]["keyFingerprint"].clone());
             // Except for our own mark and the id, it is the same answer, to the byte.
             let result = again["result"].as_object_mut().unwrap();
             result.remove("_meta");
@@ -78,9 +81,17 @@ fn tr_4_one_key_for_two_calls_is_a_conflict_and_nothing_runs() {
     GatewayWorld::each("tr_4_conflict", "", |world| {
         let mut client = world.client();
         assert_eq!(client.call_keyed("pay", json!({ "id": "a" }), "k").text, "pay a, run 1");
-        let said = client.call_keyed("pay", json!({ "id": "b" }), "k");
-        assert_eq!((said.is_error, said.code.as_deref()), (true, Some("idempotency_conflict")), "{said:?}");
-        assert_eq!((&said.ours["error"]["terminal"], said.from_cache), (&json!(true), false), "{said:?}");
+        let response = client.call_keyed("pay", json!({ "id": "b" }), "k");
+        assert_eq!(
+            (response.is_error, response.code.as_deref()),
+            (true, Some("idempotency_conflict")),
+            "{response:?}"
+        );
+        assert_eq!(
+            (&response.gateway_meta["error"]["terminal"], response.from_cache),
+            (&json!(true), false),
+            "{response:?}"
+        );
         // The order of names and white space do not make a different call. Another key does.
         assert!(client.call_keyed("pay", json!({ "id": "a" }), "k").from_cache);
         assert_eq!(client.call_keyed("pay", json!({ "id": "b" }), "l").text, "pay b, run 1");
@@ -94,12 +105,12 @@ fn tr_4_one_key_for_two_calls_is_two_keys_where_that_is_wanted() {
     GatewayWorld::each("tr_4_separate", "dedupe.conflict = \"separate\"\n", |world| {
         let mut client = world.client();
         for id in ["a", "b"] {
-            let said = client.call_keyed("pay", json!({ "id": id }), "k");
-            assert_eq!((said.text, said.from_cache), (format!("pay {id}, run 1"), false));
+            let response = client.call_keyed("pay", json!({ "id": id }), "k");
+            assert_eq!((response.text, response.from_cache), (format!("pay {id}, run 1"), false));
         }
         for id in ["a", "b"] {
-            let said = client.call_keyed("pay", json!({ "id": id }), "k");
-            assert_eq!((said.text, said.from_cache), (format!("pay {id}, run 1"), true));
+            let response = client.call_keyed("pay", json!({ "id": id }), "k");
+            assert_eq!((response.text, response.from_cache), (format!("pay {id}, run 1"), true));
         }
     });
 }

@@ -40,13 +40,13 @@ fn tr_6_a_400_is_final_after_one_attempt() {
         let (mut client, mut bare) = (world.client(), world.bare());
         for tool in ["pay", "look", "draw"] {
             let arguments = json!({ "id": "a", "fault": "400" });
-            let said = client.call_keyed(tool, arguments.clone(), tool);
-            assert!(said.is_error && said.text.contains("400"), "{said:?}");
+            let response = client.call_keyed(tool, arguments.clone(), tool);
+            assert!(response.is_error && response.text.contains("400"), "{response:?}");
             assert_eq!(world.count(&format!("{tool} a")), 1);
             // A repeated call gets the same answer, which also says that retrying does not help.
             let again = client.call_keyed(tool, arguments.clone(), tool);
-            assert!(again.is_error && again.from_cache && again.text == said.text, "{again:?}");
-            let error = &again.ours["error"];
+            assert!(again.is_error && again.from_cache && again.text == response.text, "{again:?}");
+            let error = &again.gateway_meta["error"];
             assert_eq!((&error["terminal"], &error["retriable"]), (&json!(true), &json!(false)), "{again:?}");
             assert_eq!(world.count(&format!("{tool} a")), 1);
         }
@@ -54,11 +54,14 @@ fn tr_6_a_400_is_final_after_one_attempt() {
         for (code, text) in [(-32602, "Invalid arguments: no such account"), (-32600, "400 Bad Request")] {
             let arguments = json!({ "id": code.to_string(), "fault": "code", "code": code, "text": text });
             let params = json!({ "name": "draw", "arguments": arguments });
-            let (ours, theirs) =
+            let (through_gateway, direct) =
                 (client.request("tools/call", params.clone()), bare.request("tools/call", params));
-            assert_eq!(ours["error"]["code"], theirs["error"]["code"]);
-            assert_eq!(ours["error"]["data"], theirs["error"]["data"]);
-            assert!(ours["error"]["message"].as_str().unwrap().starts_with(text), "{ours}");
+            assert_eq!(through_gateway["error"]["code"], direct["error"]["code"]);
+            assert_eq!(through_gateway["error"]["data"], direct["error"]["data"]);
+            assert!(
+                through_gateway["error"]["message"].as_str().unwrap().starts_with(text),
+                "{through_gateway}"
+            );
             assert_eq!(world.count(&format!("draw {code}")), 1);
         }
         // They say nothing about the tool.
@@ -73,9 +76,16 @@ fn tr_7_a_tool_that_never_answers_exhausts_its_attempts() {
     let tool = "[tools.\"bank/look\"]\ntimeout = \"300ms\"\nbreaker.cooldown = \"10m\"\n";
     GatewayWorld::each("tr_7_exhausted", &format!("{PLAIN}{tool}"), |world| {
         let mut client = world.client();
-        let said = client.call("look", json!({ "id": "a", "fault": "hang" }));
-        assert_eq!((said.is_error, said.code.as_deref()), (true, Some("retry_exhausted")), "{said:?}");
-        assert_eq!((&said.ours["attempts"], &said.ours["status"]), (&json!(4), &json!("retry_exhausted")));
+        let response = client.call("look", json!({ "id": "a", "fault": "hang" }));
+        assert_eq!(
+            (response.is_error, response.code.as_deref()),
+            (true, Some("retry_exhausted")),
+            "{response:?}"
+        );
+        assert_eq!(
+            (&response.gateway_meta["attempts"], &response.gateway_meta["status"]),
+            (&json!(4), &json!("retry_exhausted"))
+        );
         // The breaker has counted all four. Four more make eight, which open it for a tool that only reads.
         client.call("look", json!({ "id": "b", "fault": "hang" }));
         let refused = client.call("look", json!({ "id": "c" }));
@@ -94,8 +104,12 @@ fn tr_7_a_server_that_is_overloaded_for_good_exhausts_the_attempts() {
         let config = format!("{PLAIN}retry.attempts = 2\n");
         let world = GatewayWorld::of("tr_7_503", &config, front, TestTransport::Http);
         let mut client = world.client();
-        let said = client.call("look", json!({ "id": "a", "fault": "503" }));
-        assert_eq!((said.code.as_deref(), world.count("look a")), (Some("retry_exhausted"), 2), "{said:?}");
+        let response = client.call("look", json!({ "id": "a", "fault": "503" }));
+        assert_eq!(
+            (response.code.as_deref(), world.count("look a")),
+            (Some("retry_exhausted"), 2),
+            "{response:?}"
+        );
         assert_eq!(client.call("look", json!({ "id": "b" })).text, "look b, run 1");
     }
 }
@@ -106,16 +120,16 @@ fn tr_11_nothing_is_retried_against_an_open_breaker_and_there_is_no_storm() {
     GatewayWorld::each("tr_11_storm", &config, |world| {
         let mut client = world.client();
         // Closed, it is retried until the breaker opens, and not once more.
-        let said = client.call("look", json!({ "id": "a", "fault": "error" }));
-        assert!(said.is_error, "{said:?}");
+        let response = client.call("look", json!({ "id": "a", "fault": "error" }));
+        assert!(response.is_error, "{response:?}");
         assert_eq!(world.count("look a"), 8);
         // A hundred callers during a full outage make no attempt at all.
         let callers: Vec<_> = (0..100)
             .map(|number| client.send_call("look", json!({ "id": number.to_string(), "fault": "error" })))
             .collect();
         for caller in callers {
-            let said = ToolResponse::of(&client.answer(caller));
-            assert_eq!(said.code.as_deref(), Some("circuit_open"), "{said:?}");
+            let response = ToolResponse::of(&client.answer(caller));
+            assert_eq!(response.code.as_deref(), Some("circuit_open"), "{response:?}");
         }
         assert_eq!(world.ledger().iter().filter(|line| line.starts_with("look ")).count(), 8);
     });

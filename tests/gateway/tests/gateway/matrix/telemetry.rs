@@ -48,13 +48,15 @@ fn tr_13_every_transition_is_logged() {
         }
         let retry = &world.logged_times("tool_call_retry", 1)[0];
         assert_eq!((&retry["toolName"], &retry["attempt"]), (&json!("look"), &json!(2)), "{retry}");
-        let ended = |id: &str| {
+        let call_ends = |id: &str| {
             let ends = world.logged("tool_call_end");
             ends.into_iter().filter(|end| end["status"] == id).collect::<Vec<_>>()
         };
-        wait(|| ended("success").len() == 4, || format!("{:#?}", world.log()));
+        wait(|| call_ends("success").len() == 4, || format!("{:#?}", world.log()));
         assert!(
-            ended("circuit_open").iter().all(|end| end["errorCode"] == "circuit_open" && end["attempt"] == 0)
+            call_ends("circuit_open")
+                .iter()
+                .all(|end| end["errorCode"] == "circuit_open" && end["attempt"] == 0)
         );
         // Four calls have an unknown outcome: `pay` hung, and `send` answered with a 503. If the server is remote, the
         // two that hang may still run when their caller gets the response, and have not ended for the gateway.
@@ -62,7 +64,7 @@ fn tr_13_every_transition_is_logged() {
         let early = world.logged_times("tool_call_answered_early", hung);
         assert!(early.iter().all(|line| line["errorCode"] == "outcome_unknown"), "{early:?}");
         assert_eq!(
-            (ended("error").len(), ended("retriable_error").len()),
+            (call_ends("error").len(), call_ends("retriable_error").len()),
             (5 - hung, 0),
             "the 400, and those of which nobody knows"
         );
@@ -119,10 +121,18 @@ fn tr_14_switched_off_every_call_is_answered_as_by_the_server_alone() {
             }
             for (tool, arguments, meta) in sequence {
                 let params = json!({ "name": tool, "arguments": arguments, "_meta": meta });
-                let (ours, theirs) =
+                let (through_gateway, direct) =
                     (client.request("tools/call", params.clone()), bare.request("tools/call", params));
-                assert_eq!(ours["result"].to_string(), theirs["result"].to_string(), "{tool} {arguments}");
-                assert_eq!(ours["error"].to_string(), theirs["error"].to_string(), "{tool} {arguments}");
+                assert_eq!(
+                    through_gateway["result"].to_string(),
+                    direct["result"].to_string(),
+                    "{tool} {arguments}"
+                );
+                assert_eq!(
+                    through_gateway["error"].to_string(),
+                    direct["error"].to_string(),
+                    "{tool} {arguments}"
+                );
             }
             assert_eq!(world.count("look down"), 8);
             assert!(
@@ -145,11 +155,11 @@ fn tr_14_the_way_back_and_forth_is_safe() {
         let call = |client: &mut McpTestClient| client.call_keyed("pay", json!({ "id": "a" }), "k");
         assert_eq!(call(&mut world.client()).text, "pay a, run 1");
         assert!(call(&mut world.client()).from_cache);
-        let said = call(&mut off(&world));
-        assert_eq!((said.text.as_str(), said.from_cache), ("pay a, run 2", false));
+        let response = call(&mut off(&world));
+        assert_eq!((response.text.as_str(), response.from_cache), ("pay a, run 2", false));
         // Calls while it was off were not recorded. Earlier records are still there.
-        let said = call(&mut world.client());
-        assert_eq!((said.text.as_str(), said.from_cache), ("pay a, run 1", true));
+        let response = call(&mut world.client());
+        assert_eq!((response.text.as_str(), response.from_cache), ("pay a, run 1", true));
     });
 }
 
@@ -170,7 +180,7 @@ fn tr_15_secrets_in_arguments_are_neither_logged_nor_stored_nor_in_our_messages(
                 "headers": { "x": "sk-live-51Habcdefghijkl" }, "code": -32603, "text": "no",
             })
         };
-        let mut said = Vec::new();
+        let mut texts = Vec::new();
         let mut call = |client: &mut McpTestClient, tool: &str, arguments: Value, key: Option<&str>| {
             let mut meta = json!({ "baggage": format!("who={TOKEN}"), "traceparent":
                 "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01" });
@@ -180,9 +190,11 @@ fn tr_15_secrets_in_arguments_are_neither_logged_nor_stored_nor_in_our_messages(
             let id = client.send_call_with(tool, arguments, meta);
             let answer = client.answer(id);
             // The tool may repeat secrets. The gateway's own texts must not.
-            let ours = answer["result"]["_meta"]["dev.steadfast/result"].clone();
-            let made = answer["result"]["isError"] == true && ours.is_object() && ours["fromCache"] != true;
-            said.push((ours.to_string(), if made { answer.to_string() } else { String::new() }));
+            let gateway_meta = answer["result"]["_meta"]["dev.steadfast/result"].clone();
+            let made = answer["result"]["isError"] == true
+                && gateway_meta.is_object()
+                && gateway_meta["fromCache"] != true;
+            texts.push((gateway_meta.to_string(), if made { answer.to_string() } else { String::new() }));
         };
         call(&mut client, "pay", leaky("good", ""), Some("key-of-ann-4711-good"));
         call(&mut client, "pay", leaky("good", ""), Some("key-of-ann-4711-good"));
@@ -203,24 +215,27 @@ fn tr_15_secrets_in_arguments_are_neither_logged_nor_stored_nor_in_our_messages(
         }
         call(&mut client, "nothing", leaky("x", ""), None);
         assert!(
-            said.iter().filter(|(_, made)| !made.is_empty()).count() >= 3,
-            "we had something to say: {said:#?}"
+            texts.iter().filter(|(_, made)| !made.is_empty()).count() >= 3,
+            "we had something to say: {texts:#?}"
         );
         // All is written when the gateway has ended.
         let _ = Command::new("kill").args(["-TERM", &client.pid().to_string()]).status();
-        client.ended();
+        client.wait_for_exit();
         let written = world.written();
         let names: Vec<_> = written.iter().map(|(path, _)| path.display().to_string()).collect();
-        for wanted in ["/log", "state.db", "malformed.jsonl"] {
-            assert!(names.iter().any(|name| name.ends_with(wanted)), "no {wanted}: {names:?}");
+        for suffix in ["/log", "state.db", "malformed.jsonl"] {
+            assert!(names.iter().any(|name| name.ends_with(suffix)), "no {suffix}: {names:?}");
         }
         for secret in SECRETS {
             for (path, bytes) in &written {
                 let found = bytes.windows(secret.len()).any(|window| window == secret.as_bytes());
                 assert!(!found, "{secret} in {}", path.display());
             }
-            for (ours, made) in &said {
-                assert!(!ours.contains(secret) && !made.contains(secret), "{secret} in {ours}{made}");
+            for (gateway_meta, made) in &texts {
+                assert!(
+                    !gateway_meta.contains(secret) && !made.contains(secret),
+                    "{secret} in {gateway_meta}{made}"
+                );
             }
         }
         // The tool itself receives the arguments unchanged, and its answer arrives unchanged. The answer is stored for
@@ -230,8 +245,8 @@ fn tr_15_secrets_in_arguments_are_neither_logged_nor_stored_nor_in_our_messages(
         for (tool, fault) in [("look", "error"), ("draw", "code"), ("fold", "instead")] {
             let arguments =
                 json!({ "id": "words", "fault": fault, "code": -32603, "text": words, "lines": [words] });
-            let said = client.request("tools/call", json!({ "name": tool, "arguments": arguments }));
-            assert_eq!(said.to_string().contains(TOKEN), fault != "instead", "{said}");
+            let response = client.request("tools/call", json!({ "name": tool, "arguments": arguments }));
+            assert_eq!(response.to_string().contains(TOKEN), fault != "instead", "{response}");
         }
         let log = world.log();
         assert!(

@@ -20,7 +20,7 @@ fn a_call_that_is_made_again_after_its_answer_runs_again() {
     talk.initialize(json!({}));
     talk.ask("tools/list", json!({}));
     for run in 1..=300 {
-        let said = talk.call("pay", json!({ "id": "a" }));
-        assert_eq!(said["content"][0]["text"], format!("pay a, run {run}"), "{said}");
+        let result = talk.call("pay", json!({ "id": "a" }));
+        assert_eq!(result["content"][0]["text"], format!("pay a, run {run}"), "{result}");
     }
 }

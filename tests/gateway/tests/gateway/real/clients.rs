@@ -29,14 +29,14 @@ impl PythonClient {
 
     /// Sends a command. Returns its result with the notifications before it.
     pub(super) fn order(&mut self, order: Value) -> (Value, Vec<Value>) {
-        self.0.say(&order);
-        let mut told = Vec::new();
+        self.0.send(&order);
+        let mut notifications = Vec::new();
         loop {
-            let said = self.0.hear(&format!("what comes of {order}"));
-            assert_eq!(said.get("error"), None, "{order}");
-            match said.get("result") {
-                Some(result) => return (result.clone(), told),
-                None => told.push(said),
+            let message = self.0.receive(&format!("what comes of {order}"));
+            assert_eq!(message.get("error"), None, "{order}");
+            match message.get("result") {
+                Some(result) => return (result.clone(), notifications),
+                None => notifications.push(message),
             }
         }
     }
@@ -70,10 +70,10 @@ pub(super) fn use_tools(mut client: PythonClient, version: &str) {
     );
     let sum = client.result(json!(["call", "add", { "a": 1, "b": 2 }]));
     assert_eq!(sum["structuredContent"], json!({ "result": 3 }), "{sum}");
-    let (counted, told) = client.order(json!(["call", "count", { "to": 2 }]));
+    let (counted, notifications) = client.order(json!(["call", "count", { "to": 2 }]));
     assert_eq!(counted["content"][0]["text"], "counted to 2", "{counted}");
     let progress = [json!({ "progress": [1.0, 2.0, "at 1"] }), json!({ "progress": [2.0, 2.0, "at 2"] })];
-    assert_eq!(told, progress);
+    assert_eq!(notifications, progress);
     let failed = client.result(json!(["call", "fail", { "why": "no reason" }]));
     assert_eq!(failed["isError"], true, "{failed}");
     assert_eq!(client.result(json!(["read", "note://a"])), json!(["the note a"]));

@@ -14,7 +14,7 @@ pub(crate) struct RecordingClient {
     /// The client fields of every request, in the era without a handshake.
     about: Option<Value>,
     /// Requests and notifications of the server, in order.
-    pub(crate) told: Vec<Value>,
+    pub(crate) server_messages: Vec<Value>,
     /// The answers, in the order of their requests.
     pub(crate) answers: Vec<RecordedAnswer>,
 }
@@ -26,7 +26,7 @@ pub(crate) struct RecordedAnswer {
     pub(crate) to: String,
     pub(crate) message: Value,
     /// Number of requests and notifications before it.
-    pub(crate) told_before: usize,
+    pub(crate) messages_before: usize,
 }
 
 /// Returns the capabilities of a client that can do everything.
@@ -47,7 +47,7 @@ pub(crate) fn everything() -> Value {
 impl RecordingClient {
     pub(crate) fn start(command: Command) -> Self {
         let line = ServerLine::start(command);
-        Self { line, next: 0, about: None, told: Vec::new(), answers: Vec::new() }
+        Self { line, next: 0, about: None, server_messages: Vec::new(), answers: Vec::new() }
     }
 
     pub(crate) fn initialize(&mut self, capabilities: Value) {
@@ -57,7 +57,7 @@ impl RecordingClient {
             "clientInfo": { "name": "tests", "version": "1", "title": "Tests" },
         });
         self.ask("initialize", params);
-        self.tell("notifications/initialized", json!({}));
+        self.notify("notifications/initialized", json!({}));
     }
 
     /// Switches to the newer era: each request names its client.
@@ -91,24 +91,24 @@ impl RecordingClient {
             json!(format!("client-{}", self.next))
         };
         let request = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
-        self.line.say(&request);
+        self.line.send(&request);
         id
     }
 
-    pub(crate) fn tell(&mut self, method: &str, params: Value) {
-        self.line.say(&json!({ "jsonrpc": "2.0", "method": method, "params": params }));
+    pub(crate) fn notify(&mut self, method: &str, params: Value) {
+        self.line.send(&json!({ "jsonrpc": "2.0", "method": method, "params": params }));
     }
 
     /// Waits for the answer to the request with this id.
-    pub(crate) fn answer(&mut self, id: &Value, what: &str) -> Value {
+    pub(crate) fn answer(&mut self, id: &Value, description: &str) -> Value {
         loop {
-            if let Some(message) = self.hear(what) {
-                assert_eq!(message["id"], *id, "an answer to something else than {what}: {message}");
-                let told_before = self.told.len();
+            if let Some(message) = self.receive(description) {
+                assert_eq!(message["id"], *id, "an answer to something else than {description}: {message}");
+                let messages_before = self.server_messages.len();
                 self.answers.push(RecordedAnswer {
-                    to: what.to_owned(),
+                    to: description.to_owned(),
                     message: message.clone(),
-                    told_before,
+                    messages_before,
                 });
                 return message.get("result").or_else(|| message.get("error")).cloned().unwrap_or_default();
             }
@@ -116,23 +116,26 @@ impl RecordingClient {
     }
 
     /// Waits until the server has sent this many such messages.
-    pub(crate) fn until(&mut self, what: &str, times: usize, is: impl Fn(&Value) -> bool) {
-        while self.told.iter().filter(|told| is(told)).count() < times {
-            let answer = self.hear(what);
-            assert_eq!(answer, None, "an answer to nothing, while waiting for {what}");
+    pub(crate) fn until(&mut self, description: &str, times: usize, is: impl Fn(&Value) -> bool) {
+        while self.server_messages.iter().filter(|message| is(message)).count() < times {
+            let answer = self.receive(description);
+            assert_eq!(answer, None, "an answer to nothing, while waiting for {description}");
         }
     }
 
     /// Returns true if this repeats a message that comes every few seconds. The number of repetitions until the server
     /// stops depends on the speed of the machine, and not on the server.
-    fn is_told_again(&self, message: &Value) -> bool {
+    fn is_already_recorded(&self, message: &Value) -> bool {
         is_repeated(message)
-            && self.told.iter().any(|told| is_repeated(told) && told["method"] == message["method"])
+            && self
+                .server_messages
+                .iter()
+                .any(|earlier| is_repeated(earlier) && earlier["method"] == message["method"])
     }
 
     /// Receives one message, and returns it if it is an answer.
-    fn hear(&mut self, what: &str) -> Option<Value> {
-        let message = self.line.hear(what);
+    fn receive(&mut self, description: &str) -> Option<Value> {
+        let message = self.line.receive(description);
         let Some(method) = message["method"].as_str() else { return Some(message) };
         if let Some(id) = message.get("id")
             && message["params"]["message"] != "never mind"
@@ -140,10 +143,10 @@ impl RecordingClient {
             let mut answer = reply(method, &message["params"]);
             answer["jsonrpc"] = json!("2.0");
             answer["id"] = id.clone();
-            self.line.say(&answer);
+            self.line.send(&answer);
         }
-        if !self.is_told_again(&message) {
-            self.told.push(message);
+        if !self.is_already_recorded(&message) {
+            self.server_messages.push(message);
         }
         None
     }

@@ -13,10 +13,10 @@ use crate::world::{LISTEN, ReservedPort};
 
 /// Uses the reference server of the older era with a client of the modern one.
 fn use_everything(mut client: PythonClient) {
-    let mut asked = Vec::new();
+    let mut notifications = Vec::new();
     let mut result = |client: &mut PythonClient, order: Value| {
-        let (result, told) = client.order(order);
-        asked.extend(told);
+        let (result, received) = client.order(order);
+        notifications.extend(received);
         result
     };
     assert_eq!(result(&mut client, json!(["version"])), "2026-07-28");
@@ -29,18 +29,18 @@ fn use_everything(mut client: PythonClient) {
         ("trigger-elicitation-request", json!({}), "Name: Ada"),
         ("get-roots-list", json!({}), "file:///somewhere"),
     ] {
-        let said = result(&mut client, json!(["call", tool, arguments]));
-        assert!(said.to_string().contains(words), "{tool}: {said}");
+        let output = result(&mut client, json!(["call", tool, arguments]));
+        assert!(output.to_string().contains(words), "{tool}: {output}");
     }
     // The server asks for the roots at any time, and then knows them.
-    for what in ["sampling", "elicitation", "roots"] {
-        assert!(asked.contains(&json!({ "asked": what })), "{asked:?}");
+    for kind in ["sampling", "elicitation", "roots"] {
+        assert!(notifications.contains(&json!({ "asked": kind })), "{notifications:?}");
     }
     let long = json!(["call", "trigger-long-running-operation", { "duration": 1, "steps": 2 }]);
-    let (said, mut told) = client.order(long);
-    told.retain(|told| told.get("progress").is_some());
-    assert_eq!(told, [json!({ "progress": [1.0, 2.0, null] }), json!({ "progress": [2.0, 2.0, null] })]);
-    assert!(said.to_string().contains("completed"), "{said}");
+    let (output, mut progress) = client.order(long);
+    progress.retain(|message| message.get("progress").is_some());
+    assert_eq!(progress, [json!({ "progress": [1.0, 2.0, null] }), json!({ "progress": [2.0, 2.0, null] })]);
+    assert!(output.to_string().contains("completed"), "{output}");
     let failed = client.result(json!(["call", "get-sum", { "a": "one" }]));
     assert_eq!(failed["isError"], true, "{failed}");
     client.hang_up();
@@ -97,35 +97,41 @@ fn use_modern_server(command: Command) {
     );
     let tools = talk.ask("tools/list", json!({}));
     assert!(tools["tools"].as_array().is_some_and(|tools| tools.len() > 10), "{tools}");
-    let said = talk.call("test_simple_text", json!({}));
-    assert_eq!(said["content"][0]["text"], "This is a simple text response for testing.", "{said}");
+    let output = talk.call("test_simple_text", json!({}));
+    assert_eq!(output["content"][0]["text"], "This is a simple text response for testing.", "{output}");
     // The server asks several kinds of questions at once, and then answers the call.
     let all = talk.call("test_input_required_result_multiple_inputs", json!({}));
     assert_eq!(all["content"][0]["text"], "all there", "{all}");
-    let asked: Vec<_> = talk.told.iter().filter_map(|told| told["method"].as_str()).collect();
+    let methods: Vec<_> =
+        talk.server_messages.iter().filter_map(|message| message["method"].as_str()).collect();
     for method in ["elicitation/create", "sampling/createMessage", "roots/list"] {
-        assert_eq!(asked.iter().filter(|asked| **asked == method).count(), 1, "{asked:?}");
+        assert_eq!(methods.iter().filter(|requested| **requested == method).count(), 1, "{methods:?}");
     }
-    let asked = talk.told.len();
+    let message_count = talk.server_messages.len();
     let failed = talk.call("test_error_handling", json!({}));
     assert_eq!(failed["isError"], true, "{failed}");
     // Logged only after the client has asked for it.
     talk.call("test_logging_tool", json!({}));
-    assert_eq!(talk.told.len(), asked, "{:?}", talk.told);
+    assert_eq!(talk.server_messages.len(), message_count, "{:?}", talk.server_messages);
     talk.ask("logging/setLevel", json!({ "level": "info" }));
     talk.call("test_tool_with_logging", json!({}));
-    assert_eq!(talk.told[asked]["method"], "notifications/message");
+    assert_eq!(talk.server_messages[message_count]["method"], "notifications/message");
     let progress =
         json!({ "name": "test_tool_with_progress", "arguments": {}, "_meta": { "progressToken": "mine" } });
     talk.ask("tools/call", progress);
-    let heard = talk.told.iter().filter(|told| told["params"]["progressToken"] == "mine").count();
-    assert_eq!(heard, 3, "{:?}", talk.told);
+    let progress_count =
+        talk.server_messages.iter().filter(|message| message["params"]["progressToken"] == "mine").count();
+    assert_eq!(progress_count, 3, "{:?}", talk.server_messages);
     // Unasked messages reach a client that never asked to listen.
     talk.call("test_trigger_tool_change", json!({}));
-    talk.until("the change of the tools", 1, |told| told["method"] == "notifications/tools/list_changed");
+    talk.until("the change of the tools", 1, |message| {
+        message["method"] == "notifications/tools/list_changed"
+    });
     assert_eq!(talk.ask("resources/subscribe", json!({ "uri": "test://watched-resource" })), json!({}));
     talk.call("test_trigger_prompt_change", json!({}));
-    talk.until("the change of the prompts", 1, |told| told["method"] == "notifications/prompts/list_changed");
+    talk.until("the change of the prompts", 1, |message| {
+        message["method"] == "notifications/prompts/list_changed"
+    });
     let read = talk.ask("resources/read", json!({ "uri": "test://static-text" }));
     assert!(read["contents"][0]["text"].is_string(), "{read}");
 }

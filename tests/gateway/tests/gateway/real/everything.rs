@@ -16,8 +16,8 @@ fn greeted(talk: &mut RecordingClient) {
     talk.until("the roots being asked for", 1, is_about_roots);
 }
 
-fn is_about_roots(told: &Value) -> bool {
-    told["params"]["data"].as_str().is_some_and(|data| data.starts_with("Roots updated"))
+fn is_about_roots(message: &Value) -> bool {
+    message["params"]["data"].as_str().is_some_and(|data| data.starts_with("Roots updated"))
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn sf_4_what_a_server_refuses_it_refuses_in_its_own_words_through_the_gateway() 
             talk.ask("tasks/get", json!({ "taskId": "none" }));
             talk.ask("logging/setLevel", json!({ "level": "shrill" }));
             talk.ask("server/discover", json!({}));
-            talk.tell("notifications/vendor/unknown", json!({ "a": 1 }));
+            talk.notify("notifications/vendor/unknown", json!({ "a": 1 }));
             talk.call("echo", json!({ "message": "and it goes on" }));
         },
     );
@@ -139,7 +139,10 @@ fn sf_4_progress_arrives_under_the_clients_own_token_through_the_gateway() {
             }
             talk.call("trigger-long-running-operation", json!({ "duration": 0.1, "steps": 2 }));
             assert_eq!(
-                talk.told.iter().filter(|told| told["method"] == "notifications/progress").count(),
+                talk.server_messages
+                    .iter()
+                    .filter(|message| message["method"] == "notifications/progress")
+                    .count(),
                 16,
                 "none for the call without a token"
             );
@@ -156,7 +159,7 @@ fn sf_4_a_call_that_is_cancelled_has_no_answer_through_the_gateway() {
             greeted(talk);
             let long = |seconds: f64| json!({ "name": "trigger-long-running-operation", "arguments": { "duration": seconds, "steps": 1 } });
             let unwanted = talk.send("tools/call", long(0.5));
-            talk.tell(
+            talk.notify(
                 "notifications/cancelled",
                 json!({ "requestId": unwanted, "reason": "a change of mind" }),
             );
@@ -181,7 +184,7 @@ fn sf_4_what_a_server_asks_of_its_client_is_asked_and_answered_through_the_gatew
             talk.call("trigger-elicitation-request-async", json!({}));
             let url = json!({ "url": "file:///page", "elicitationId": "e-1" });
             talk.call("trigger-url-elicitation", url);
-            talk.tell("notifications/roots/list_changed", json!({}));
+            talk.notify("notifications/roots/list_changed", json!({}));
             talk.until("the roots being asked for again", 2, is_about_roots);
             talk.call("get-roots-list", json!({}));
         },
@@ -216,7 +219,7 @@ fn sf_4_resources_and_what_changes_in_them_are_the_same_through_the_gateway() {
             talk.ask("resources/read", json!({ "uri": "demo://resource/dynamic/blob/2" }));
             talk.ask("resources/subscribe", json!({ "uri": watched }));
             talk.call("toggle-subscriber-updates", json!({}));
-            talk.until("an update", 1, |told| told["method"] == "notifications/resources/updated");
+            talk.until("an update", 1, |message| message["method"] == "notifications/resources/updated");
             talk.call("toggle-subscriber-updates", json!({}));
             talk.ask("resources/unsubscribe", json!({ "uri": watched }));
         },
@@ -247,8 +250,8 @@ fn sf_4_prompts_completions_and_logging_are_the_same_through_the_gateway() {
             talk.ask("completion/complete", of_resource);
             talk.ask("logging/setLevel", json!({ "level": "debug" }));
             talk.call("toggle-simulated-logging", json!({}));
-            talk.until("a line of the log", 1, |told| {
-                is_line_of_the_log(&told["params"]["data"].to_string())
+            talk.until("a line of the log", 1, |message| {
+                is_line_of_the_log(&message["params"]["data"].to_string())
             });
             talk.call("toggle-simulated-logging", json!({}));
             talk.ask("logging/setLevel", json!({ "level": "error" }));

@@ -50,7 +50,7 @@ fn sf_4_the_filesystem_server_gets_its_folders_from_the_client_through_the_gatew
         |data| RealServer::node("mcp-server-filesystem").arg(data),
         |talk, data| {
             talk.initialize(everything());
-            talk.until("the roots being asked for", 1, |told| told["method"] == "roots/list");
+            talk.until("the roots being asked for", 1, |message| message["method"] == "roots/list");
             talk.call("list_allowed_directories", json!({}));
             talk.call("list_directory", json!({ "path": data.display().to_string() }));
         },

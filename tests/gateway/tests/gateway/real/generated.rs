@@ -17,21 +17,21 @@ const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/real/schemathesis.tom
 
 #[test]
 fn sf_5_every_endpoint_answers_as_the_document_says_without_a_token() {
-    answers_as_the_document_says("generated_open", &[], None);
+    assert_answers_match_document("generated_open", &[], None);
 }
 
 #[test]
 fn sf_5_every_endpoint_answers_as_the_document_says_with_the_token_of_a_client() {
-    answers_as_the_document_says("generated_client", &[("STEADFAST_TOKEN", "agent")], Some("agent"));
+    assert_answers_match_document("generated_client", &[("STEADFAST_TOKEN", "agent")], Some("agent"));
 }
 
 #[test]
 fn sf_5_every_endpoint_answers_as_the_document_says_with_the_admin_token() {
-    answers_as_the_document_says("generated_admin", &[("STEADFAST_TOKEN", "agent")], Some("person"));
+    assert_answers_match_document("generated_admin", &[("STEADFAST_TOKEN", "agent")], Some("person"));
 }
 
 /// Sends requests to a gateway with these variables, with this token.
-fn answers_as_the_document_says(test: &str, variables: &[(&str, &str)], token: Option<&str>) {
+fn assert_answers_match_document(test: &str, variables: &[(&str, &str)], token: Option<&str>) {
     // The generator begins calls that it never ends, and then repeats them, which would wait for their end.
     let world = GatewayWorld::of(test, "stuck_after = \"1s\"\n", TestTransport::Http, TestTransport::Stdio);
     let mut gateway = world.wrap(&LISTEN);
@@ -51,7 +51,7 @@ fn answers_as_the_document_says(test: &str, variables: &[(&str, &str)], token: O
     generator.args(["--request-timeout", "600", "--max-response-time", "600"]);
     generator.args(["--warnings", "off", "--no-color"]);
     let output = generator.current_dir(world.folder() as &Path).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains("No issues found"), "{said}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{stdout}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(stdout.contains("No issues found"), "{stdout}");
 }

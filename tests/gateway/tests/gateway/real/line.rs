@@ -32,15 +32,15 @@ impl ServerLine {
         Self { child, stdin: Some(stdin), incoming }
     }
 
-    pub(crate) fn say(&mut self, message: &Value) {
+    pub(crate) fn send(&mut self, message: &Value) {
         let stdin = self.stdin.as_mut().expect("open input");
         stdin.write_all(format!("{message}\n").as_bytes()).unwrap();
     }
 
     /// Waits for the next message, for this reason.
-    pub(crate) fn hear(&mut self, what: &str) -> Value {
+    pub(crate) fn receive(&mut self, description: &str) -> Value {
         let next = self.incoming.recv_timeout(PATIENCE);
-        next.unwrap_or_else(|problem| panic!("no message while waiting for {what}: {problem}"))
+        next.unwrap_or_else(|problem| panic!("no message while waiting for {description}: {problem}"))
     }
 
     /// Closes the input of the program, and waits for its end.

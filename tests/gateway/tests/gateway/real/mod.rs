@@ -48,8 +48,9 @@ impl RealServerFolder {
     /// that of the machine.
     pub(crate) fn program(&self, path: impl AsRef<Path>) -> Command {
         let inherited = env::var_os("PATH").unwrap_or_default();
-        let ours = installed("node").join("node_modules/.bin");
-        let search = env::join_paths(std::iter::once(ours).chain(env::split_paths(&inherited))).unwrap();
+        let installed_bin = installed("node").join("node_modules/.bin");
+        let search =
+            env::join_paths(std::iter::once(installed_bin).chain(env::split_paths(&inherited))).unwrap();
         let log = fs::OpenOptions::new().create(true).append(true).open(self.0.join("log")).unwrap();
         let mut command = Command::new(path.as_ref());
         command.current_dir(&*self.0).env("HOME", &*self.0).env("PATH", search).stderr(log);
@@ -92,9 +93,9 @@ impl RealServer {
     }
 
     /// Returns the program that a client has to start, with its arguments.
-    pub(crate) fn line(&self, way: ServerRoute) -> Vec<OsString> {
+    pub(crate) fn line(&self, route: ServerRoute) -> Vec<OsString> {
         let bare = std::iter::once(self.program.clone().into()).chain(self.arguments.iter().cloned());
-        match way {
+        match route {
             ServerRoute::Bare => bare.collect(),
             ServerRoute::Through => {
                 let gateway = [env!("CARGO_BIN_EXE_steadfast-tested"), "wrap", "--name", "real", "--"];
@@ -110,8 +111,8 @@ impl RealServer {
     }
 
     /// Returns the same as a command for the test itself.
-    pub(crate) fn command(&self, place: &RealServerFolder, way: ServerRoute) -> Command {
-        let line = self.line(way);
+    pub(crate) fn command(&self, place: &RealServerFolder, route: ServerRoute) -> Command {
+        let line = self.line(route);
         let mut command = place.program(&line[0]);
         command.args(&line[1..]).envs(self.environment.iter().map(|(name, value)| (name, value)));
         command

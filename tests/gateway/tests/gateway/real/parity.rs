@@ -17,12 +17,12 @@ pub(crate) fn assert_same(
     conversation: impl Fn(&mut RecordingClient, &Path) + Sync,
 ) {
     let place = RealServerFolder::new(test, CONFIG);
-    let hold = |way| {
-        let data = place.folder().join(format!("{way:?}"));
+    let hold = |route| {
+        let data = place.folder().join(format!("{route:?}"));
         fs::create_dir(&data).unwrap();
-        let mut talk = RecordingClient::start(server(&data).command(&place, way));
+        let mut talk = RecordingClient::start(server(&data).command(&place, route));
         conversation(&mut talk, &data);
-        NormalizedTranscript::of(&talk, &data, way)
+        NormalizedTranscript::of(&talk, &data, route)
     };
     let (bare, through) = thread::scope(|scope| {
         let bare = scope.spawn(|| hold(ServerRoute::Bare));
@@ -36,11 +36,11 @@ pub(crate) fn assert_same(
 /// The messages that a client received, without the parts that differ from run to run.
 struct NormalizedTranscript {
     answers: Vec<RecordedAnswer>,
-    told: Vec<Value>,
+    server_messages: Vec<Value>,
 }
 
 impl NormalizedTranscript {
-    fn of(talk: &RecordingClient, data: &Path, way: ServerRoute) -> Self {
+    fn of(talk: &RecordingClient, data: &Path, route: ServerRoute) -> Self {
         let comparable = |message: &Value| {
             let mut message = message.clone();
             if let Some(members) = message.as_object_mut() {
@@ -50,38 +50,41 @@ impl NormalizedTranscript {
             if message["method"] == "notifications/cancelled" {
                 let id = &message["params"]["requestId"];
                 message["params"]["requestId"] =
-                    json!(talk.told.iter().position(|told| told.get("id") == Some(id)));
+                    json!(talk.server_messages.iter().position(|earlier| earlier.get("id") == Some(id)));
             }
             without_logging(&mut message);
-            if way == ServerRoute::Through {
-                without_what_is_ours(&mut message);
+            if route == ServerRoute::Through {
+                remove_gateway_parts(&mut message);
             }
-            without_what_passes(&mut message, &data.display().to_string());
+            mask_changing_parts(&mut message, &data.display().to_string());
             message
         };
         let answers = talk
             .answers
             .iter()
             .map(|answer| RecordedAnswer { message: comparable(&answer.message), ..answer.clone() });
-        Self { answers: answers.collect(), told: talk.told.iter().map(comparable).collect() }
+        Self {
+            answers: answers.collect(),
+            server_messages: talk.server_messages.iter().map(comparable).collect(),
+        }
     }
 
     fn differences(&self, bare: &Self) -> Vec<String> {
         let mut found = Vec::new();
-        for (ours, theirs) in self.answers.iter().zip(&bare.answers) {
-            if ours.message != theirs.message {
-                let (bare, through) = (&theirs.message, &ours.message);
-                found.push(format!("answer to {}\n  bare:    {bare}\n  through: {through}", theirs.to));
+        for (actual, expected) in self.answers.iter().zip(&bare.answers) {
+            if actual.message != expected.message {
+                let (bare, through) = (&expected.message, &actual.message);
+                found.push(format!("answer to {}\n  bare:    {bare}\n  through: {through}", expected.to));
             }
-            if ours.told_before < theirs.told_before {
-                found.push(format!("the answer to {} came before what was told before it", theirs.to));
+            if actual.messages_before < expected.messages_before {
+                found.push(format!("the answer to {} came before what was told before it", expected.to));
             }
         }
         if self.answers.len() != bare.answers.len() {
             found.push(format!("{} answers bare, {} through", bare.answers.len(), self.answers.len()));
         }
-        for at in 0..self.told.len().max(bare.told.len()) {
-            let (bare, through) = (bare.told.get(at), self.told.get(at));
+        for at in 0..self.server_messages.len().max(bare.server_messages.len()) {
+            let (bare, through) = (bare.server_messages.get(at), self.server_messages.get(at));
             if bare != through {
                 let shown = |message: Option<&Value>| message.map_or("nothing".into(), Value::to_string);
                 found.push(format!(
@@ -102,7 +105,7 @@ impl NormalizedTranscript {
 const CONFIG: &str = "[tools.\"real/*\"]\ndedupe.double_dispatch = false\n";
 
 /// Removes the gateway's additions, and nothing else. All of them are listed here.
-fn without_what_is_ours(message: &mut Value) {
+fn remove_gateway_parts(message: &mut Value) {
     // Its mark for programs: the answer is that of another call.
     if let Some(meta) = message.pointer_mut("/result/_meta").and_then(Value::as_object_mut) {
         let before = meta.len();
@@ -119,10 +122,10 @@ fn without_what_is_ours(message: &mut Value) {
         blocks.retain(|block| !block["text"].as_str().is_some_and(is_remark));
     }
     if let Some(Value::String(words)) = message.pointer_mut("/error/message")
-        && let Some((theirs, ours)) = words.split_once("\n\n[")
-        && is_remark(&format!("[{ours}"))
+        && let Some((server_text, remark)) = words.split_once("\n\n[")
+        && is_remark(&format!("[{remark}"))
     {
-        *words = theirs.to_owned();
+        *words = server_text.to_owned();
     }
 }
 
@@ -149,7 +152,7 @@ pub(super) fn is_line_of_the_log(words: &str) -> bool {
 }
 
 /// Replaces everything that differs from run to run: random names, times, folders.
-fn without_what_passes(value: &mut Value, data: &str) {
+fn mask_changing_parts(value: &mut Value, data: &str) {
     match value {
         Value::Object(members) => {
             // The level is random, and with it the text.
@@ -162,11 +165,11 @@ fn without_what_passes(value: &mut Value, data: &str) {
                     "taskId" | "elicitationId" | "requestState" | "createdAt" | "lastUpdatedAt" => {
                         *value = json!(format!("<{name}>"))
                     }
-                    _ => without_what_passes(value, data),
+                    _ => mask_changing_parts(value, data),
                 }
             }
         }
-        Value::Array(values) => values.iter_mut().for_each(|value| without_what_passes(value, data)),
+        Value::Array(values) => values.iter_mut().for_each(|value| mask_changing_parts(value, data)),
         Value::String(text) => *text = lasting(&text.replace(data, "<data>")),
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
@@ -194,18 +197,21 @@ fn lasting(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn heard(message: Value, told: &[Value]) -> NormalizedTranscript {
-        let answer = RecordedAnswer { to: "x".to_owned(), message, told_before: told.len() };
-        NormalizedTranscript { answers: vec![answer], told: told.to_vec() }
+    fn transcript(message: Value, server_messages: &[Value]) -> NormalizedTranscript {
+        let answer = RecordedAnswer { to: "x".to_owned(), message, messages_before: server_messages.len() };
+        NormalizedTranscript { answers: vec![answer], server_messages: server_messages.to_vec() }
     }
 
     #[test]
     fn a_field_that_is_lost_a_message_that_is_missing_and_one_that_is_late_are_found() {
-        let bare = heard(json!({ "result": { "a": 1, "execution": {} } }), &[json!({ "method": "m" })]);
-        assert_eq!(heard(json!({ "result": { "a": 1 } }), &bare.told).differences(&bare).len(), 1);
-        let silent = heard(bare.answers[0].message.clone(), &[]);
+        let bare = transcript(json!({ "result": { "a": 1, "execution": {} } }), &[json!({ "method": "m" })]);
+        assert_eq!(
+            transcript(json!({ "result": { "a": 1 } }), &bare.server_messages).differences(&bare).len(),
+            1
+        );
+        let silent = transcript(bare.answers[0].message.clone(), &[]);
         assert_eq!(silent.differences(&bare).len(), 2, "missing, and so not before the answer");
-        let late = NormalizedTranscript { told: bare.told.clone(), ..silent };
+        let late = NormalizedTranscript { server_messages: bare.server_messages.clone(), ..silent };
         assert_eq!(late.differences(&bare).len(), 1);
         assert!(bare.differences(&bare).is_empty());
     }
@@ -217,16 +223,16 @@ mod tests {
             "content": [{ "type": "text", "text": "no" }, { "type": "text", "text": "[NON-RETRYABLE] never" }],
             "_meta": { "dev.steadfast/result": {} },
         } });
-        without_what_is_ours(&mut message);
+        remove_gateway_parts(&mut message);
         let left = json!({ "result": { "isError": true, "content": [{ "type": "text", "text": "no" }] } });
         assert_eq!(message, left);
-        let mut theirs =
+        let mut server_result =
             json!({ "result": { "_meta": {}, "content": [{ "text": "[NON-RETRYABLE] it says" }] } });
-        let before = theirs.clone();
-        without_what_is_ours(&mut theirs);
-        assert_eq!(theirs, before, "a result that is no error carries no remark of ours");
+        let before = server_result.clone();
+        remove_gateway_parts(&mut server_result);
+        assert_eq!(server_result, before, "a result that is no error carries no remark of ours");
         let mut error = json!({ "error": { "code": -1, "message": "no\n\n[NON-RETRYABLE] never" } });
-        without_what_is_ours(&mut error);
+        remove_gateway_parts(&mut error);
         assert_eq!(error["error"]["message"], "no");
     }
 }

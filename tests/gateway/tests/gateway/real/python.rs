@@ -46,9 +46,9 @@ fn sf_4_what_a_server_asks_and_withdraws_is_withdrawn_through_the_gateway() {
         |talk, _| {
             talk.initialize(everything());
             talk.call("wonder", json!({}));
-            talk.until("the withdrawal", 1, |told| told["method"] == "notifications/cancelled");
+            talk.until("the withdrawal", 1, |message| message["method"] == "notifications/cancelled");
             talk.call("wonder", json!({}));
-            talk.until("the withdrawal", 2, |told| told["method"] == "notifications/cancelled");
+            talk.until("the withdrawal", 2, |message| message["method"] == "notifications/cancelled");
         },
     );
 }
@@ -59,19 +59,20 @@ fn sf_4_what_a_server_that_was_started_again_asks_and_withdraws_is_withdrawn() {
     let place = RealServerFolder::new("sf_4_withdrawn_again", "");
     let mark = place.folder().join("mark");
     let mut talk = RecordingClient::start(server().arg(&mark).command(&place, ServerRoute::Through));
-    let is_withdrawal = |told: &Value| told["method"] == "notifications/cancelled";
+    let is_withdrawal = |message: &Value| message["method"] == "notifications/cancelled";
     talk.initialize(everything());
     for times in 1..=2 {
         talk.call("wonder", json!({}));
         talk.until("the withdrawal", times, is_withdrawal);
-        let asked: Vec<_> = talk.told.iter().filter_map(|told| told.get("id")).collect();
+        let request_ids: Vec<_> =
+            talk.server_messages.iter().filter_map(|message| message.get("id")).collect();
         let withdrawn: Vec<_> = talk
-            .told
+            .server_messages
             .iter()
-            .filter(|told| is_withdrawal(told))
-            .map(|told| &told["params"]["requestId"])
+            .filter(|message| is_withdrawal(message))
+            .map(|message| &message["params"]["requestId"])
             .collect();
-        assert_eq!(withdrawn, asked);
+        assert_eq!(withdrawn, request_ids);
         let server = process_of("python", &mark);
         kill(server);
         wait(|| !is_running(server), || "the end of the server".to_owned());
@@ -128,11 +129,11 @@ fn sf_4_changes_are_sent_with_the_id_of_the_clients_own_request_through_the_gate
         |talk, _| {
             talk.without_handshake(everything());
             talk.send("subscriptions/listen", json!({ "notifications": { "toolsListChanged": true } }));
-            talk.until("that it listens", 1, |told| {
-                told["method"] == "notifications/subscriptions/acknowledged"
+            talk.until("that it listens", 1, |message| {
+                message["method"] == "notifications/subscriptions/acknowledged"
             });
             talk.call("learn", json!({}));
-            talk.until("the change", 1, |told| told["method"] == "notifications/tools/list_changed");
+            talk.until("the change", 1, |message| message["method"] == "notifications/tools/list_changed");
         },
     );
 }

@@ -46,7 +46,7 @@ use self::reference::{
 use super::{MachineTrace, agree, few, millis, next_moment, perhaps};
 use crate::invariants::InvariantViolation;
 use crate::rng::Rng;
-use crate::transition::{digest, key, tool, wanted};
+use crate::transition::{approval_subject, digest, key, tool};
 
 const PROMISE: &str = "calls take their path";
 
@@ -75,8 +75,8 @@ fn one_call(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViol
         agree(PROMISE, call.state(), &got, &due)?;
         notices.iter().for_each(|notice| story.coverage.notice(notice));
         let got: Vec<CallNotice> = notices.drain(..).map(without_words).collect();
-        let told = std::mem::take(&mut reference.notices);
-        agree(PROMISE, "what is told", &got, &told.into_iter().map(without_words).collect())?;
+        let expected = std::mem::take(&mut reference.notices);
+        agree(PROMISE, "what is told", &got, &expected.into_iter().map(without_words).collect())?;
         agree(PROMISE, "when it wakes", &call.wake_at(), &reference.wakes_at())?;
         let renews = reference.renews().map(|record| (record.key, record.owner.clone(), record.started));
         let got = call.record().map(|record| (record.key, record.owner.clone(), record.started));
@@ -164,7 +164,7 @@ fn without_words(notice: CallNotice) -> CallNotice {
             CallNotice::CallBlocked { code, retriable: false, breaker }
         }
         CallNotice::AttemptEnded { attempt, took, failure } => {
-            let failure = failure.map(|failure| call::FailedAttempt { said: "".into(), ..failure });
+            let failure = failure.map(|failure| call::FailedAttempt { message: "".into(), ..failure });
             CallNotice::AttemptEnded { attempt, took, failure }
         }
         notice => notice,
@@ -188,11 +188,11 @@ fn as_due(step: &NextStep) -> ExpectedStep {
         NextStep::Wait => ExpectedStep::Wait,
         NextStep::Save(save) => ExpectedStep::Save(as_saved(&save)),
         NextStep::Release(release) => ExpectedStep::Release(release),
-        NextStep::Answer { result, upstream } => ExpectedStep::Answer(as_told(&result), upstream),
+        NextStep::Answer { result, upstream } => ExpectedStep::Answer(expected_response(&result), upstream),
         NextStep::CancelUpstream => ExpectedStep::CancelUpstream,
         NextStep::Stay => ExpectedStep::Stay,
-        NextStep::Finish { result, deferred: kept } => {
-            let kept = kept.iter().map(|kept| match kept {
+        NextStep::Finish { result, deferred } => {
+            let follow_ups = deferred.iter().map(|write| match write {
                 call::DeferredWrite::Save(save) => ExpectedFollowUp::Save(as_saved(save)),
                 call::DeferredWrite::Park(ask) => ExpectedFollowUp::Park { operator_only: ask.operator_only },
                 call::DeferredWrite::Release(release) => ExpectedFollowUp::Release(release.clone()),
@@ -200,7 +200,7 @@ fn as_due(step: &NextStep) -> ExpectedStep {
                     ExpectedFollowUp::GiveBack(*grant, owner.clone())
                 }
             });
-            ExpectedStep::Finish(as_told(&result), kept.collect())
+            ExpectedStep::Finish(expected_response(&result), follow_ups.collect())
         }
     }
 }
@@ -226,13 +226,13 @@ fn as_saved(save: &SaveRequest) -> ExpectedSave {
     }
 }
 
-fn as_told(result: &CallResult) -> ExpectedResponse {
+fn expected_response(result: &CallResult) -> ExpectedResponse {
     ExpectedResponse {
-        ended: match &result.ended {
+        outcome: match &result.outcome {
             Ok(output) => Ok(Some(output.clone())),
             Err(failure) => Err(of_failure(failure)),
         },
-        asks: result.stage == ResultStage::InputRequired,
+        input_required: result.stage == ResultStage::InputRequired,
         replayed: match result.provenance {
             Provenance::Fresh => None,
             Provenance::Replayed { reason, .. } => Some(reason),
@@ -420,9 +420,9 @@ fn machines(rng: &mut Rng, request: &CallRequest, policy: &CallPolicy, now: Time
         machines.trust.block_tool(&request.tool, "by hand", NotifyChoice::Yes, before);
     }
     if rng.chance(30) {
-        let wanted = wanted(request, is_blocked);
-        let asked = machines.approvals.ask(
-            wanted,
+        let subject = approval_subject(request, is_blocked);
+        let pending = machines.approvals.ask(
+            subject,
             &Escalation::routine(&request.tool),
             None,
             &policy.approval,
@@ -430,7 +430,7 @@ fn machines(rng: &mut Rng, request: &CallRequest, policy: &CallPolicy, now: Time
         );
         let decision = *rng.pick(&[ApprovalDecision::Once, ApprovalDecision::Session]);
         let decided: Result<DecisionEffect, _> =
-            machines.approvals.decide(asked.id, decision, Grantor::Operator, before);
+            machines.approvals.decide(pending.id, decision, Grantor::Operator, before);
         drop(decided);
     }
     machines
@@ -460,9 +460,9 @@ fn interfere(
     request: &CallRequest,
     now: Timestamp,
 ) {
-    let what = rng.between(0, 5);
+    let action = rng.between(0, 5);
     for machines in [one, other] {
-        match what {
+        match action {
             0 => drop(machines.trust.block_tool(&request.tool, "by hand", NotifyChoice::Yes, now)),
             1 => drop(machines.breaker.force_open(None, now)),
             2 => drop(machines.breaker.reset(now)),

@@ -216,8 +216,8 @@ impl FoundServer<'_> {
     ) -> Result<ServerRewrite, String> {
         let us = program.name.as_ref().unwrap_or(&program.path);
         let mark = remote.kind.map_or_else(|| MARK.to_owned(), |(_, kind)| format!("{MARK}={kind}"));
-        let mut ours = vec!["wrap".to_owned(), mark];
-        ours.extend(name_flag(name));
+        let mut arguments = vec!["wrap".to_owned(), mark];
+        arguments.extend(name_flag(name));
         let mut notes = self.renamed(name);
         let mut splices = vec![
             (remote.url.name_span.clone(), renamed(remote.url, "command", text)),
@@ -226,11 +226,11 @@ impl FoundServer<'_> {
         if let Some((kind, _)) = remote.kind {
             splices.push((kind.node.span.clone(), requoted(spelling(text, kind), "stdio")));
         }
-        let mut items: Vec<String> = ours.iter().map(|word| quoted(word)).collect();
+        let mut items: Vec<String> = arguments.iter().map(|word| quoted(word)).collect();
         let own = text.get(remote.url.node.span.clone()).unwrap_or_default();
         let mut new = Vec::new();
         if remote.has_secret_address() {
-            ours.extend(["--url-env".to_owned(), URL_VARIABLE.to_owned()]);
+            arguments.extend(["--url-env".to_owned(), URL_VARIABLE.to_owned()]);
             items.extend([quoted("--url-env"), quoted(URL_VARIABLE)]);
             match remote.headers.and_then(|(headers, each)| Some((headers, each.first()?))) {
                 Some((headers, first)) => splices.push(before(first, headers, own, text, form)),
@@ -243,7 +243,7 @@ impl FoundServer<'_> {
                 "its URL holds a secret: it stays in this file, as the variable {URL_VARIABLE}"
             ));
         } else {
-            ours.extend(["--url".to_owned(), remote.address.to_owned()]);
+            arguments.extend(["--url".to_owned(), remote.address.to_owned()]);
             items.extend([quoted("--url"), own.to_owned()]);
         }
         if let Some((headers, each)) = remote.headers {
@@ -252,7 +252,7 @@ impl FoundServer<'_> {
                 splices.push((header.name_span.clone(), renamed(header, &variable, text)));
                 let pair = format!("{}={variable}", header.name);
                 items.extend([quoted("--header-env"), quoted(&pair)]);
-                ours.extend(["--header-env".to_owned(), pair]);
+                arguments.extend(["--header-env".to_owned(), pair]);
                 notes.push(format!(
                     "the value of the header {} stays in this file, as the variable {variable}",
                     header.name
@@ -262,7 +262,7 @@ impl FoundServer<'_> {
         if let Some((bearer, variable)) = remote.bearer {
             let header = bearer_header(variable);
             items.extend([quoted("--header"), quoted(&header)]);
-            ours.extend(["--header".to_owned(), header]);
+            arguments.extend(["--header".to_owned(), header]);
             splices.push((bearer.name_span.clone(), renamed(bearer, PASSED_KEY, text)));
             let own = text.get(bearer.node.span.clone()).unwrap_or_default();
             splices.push((bearer.node.span.clone(), format!("[{own}]")));
@@ -271,7 +271,7 @@ impl FoundServer<'_> {
         new.insert(0, ("args", format!("[{}]", items.join(", "))));
         splices.push(new_members(remote.url, self.in_braces, &new, text, form)?);
         self.comes_back(&splices, text, form)?;
-        let becomes = [us.clone()].into_iter().chain(ours).collect();
+        let becomes = [us.clone()].into_iter().chain(arguments).collect();
         Ok(ServerRewrite { becomes, splices, notes })
     }
 
@@ -283,7 +283,7 @@ impl FoundServer<'_> {
         text: &str,
         form: ConfigFormat,
     ) -> Result<ServerRewrite, String> {
-        let changed_since = |what: &str| format!("{what}; put its `url` back yourself");
+        let changed_since = |detail: &str| format!("{detail}; put its `url` back yourself");
         let env = member(parts.members, "env").ok().flatten();
         let variables = env.and_then(|env| env.node.members()).unwrap_or_default();
         let find = |name: &str| variables.iter().find(|one| one.name == name);
@@ -302,9 +302,9 @@ impl FoundServer<'_> {
         let own = text.get(own).unwrap_or_default().to_owned();
         splices.push((parts.command.name_span.clone(), renamed(parts.command, "url", text)));
         splices.push((parts.command.node.span.clone(), own));
-        let gone = |one| whole_member(parts.members, one, self.in_braces, text, form);
+        let removal = |one| whole_member(parts.members, one, self.in_braces, text, form);
         let args =
-            parts.args.and_then(gone).ok_or_else(|| changed_since("its `args` cannot be taken out"))?;
+            parts.args.and_then(removal).ok_or_else(|| changed_since("its `args` cannot be taken out"))?;
         splices.push((args, String::new()));
         let kind = member(parts.members, "type").ok().flatten();
         if let Some(kind) = kind.filter(|_| !mark.is_empty() && mark != EMPTY_LIST) {
@@ -340,7 +340,7 @@ impl FoundServer<'_> {
         if let Some(env) = env {
             match (variables.iter().position(|one| is_url(&one)), known.is_empty()) {
                 (Some(_), true) => {
-                    let range = gone(env).ok_or_else(|| changed_since("its `env` cannot be taken out"))?;
+                    let range = removal(env).ok_or_else(|| changed_since("its `env` cannot be taken out"))?;
                     splices.push((range, String::new()));
                 }
                 (Some(at), false) => {
@@ -375,7 +375,7 @@ impl FoundServer<'_> {
         let new = spliced(text, splices.to_vec());
         let taken_out = || {
             let root = form.read(&new).ok()?;
-            let found = find(&root, &new, &[self.way]).ok()?;
+            let found = find(&root, &new, &[self.table_path]).ok()?;
             let own = found.iter().find(|one| one.name == self.name && one.within == self.within)?;
             let judged = own.judge(&new, form, &ImportRequest::Unwrap, &mut ServerNames::default()).ok()?;
             Some(spliced(&new, judged.splices))

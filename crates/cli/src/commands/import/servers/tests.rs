@@ -14,19 +14,19 @@ fn wrapping() -> ImportRequest {
 fn rewrite(
     text: &str,
     form: ConfigFormat,
-    ways: &[TablePath],
+    table_paths: &[TablePath],
     wish: &ImportRequest,
 ) -> Result<(Vec<ImportedServer>, String), SyntaxError> {
-    super::rewrite(text, form, ways, wish, &mut ServerNames::default())
+    super::rewrite(text, form, table_paths, wish, &mut ServerNames::default())
 }
 
-fn there_and_back(text: &str, form: ConfigFormat, ways: &[TablePath]) -> String {
-    let (_, wrapped) = rewrite(text, form, ways, &wrapping()).unwrap();
+fn there_and_back(text: &str, form: ConfigFormat, table_paths: &[TablePath]) -> String {
+    let (_, wrapped) = rewrite(text, form, table_paths, &wrapping()).unwrap();
     assert_ne!(wrapped, text);
-    let (again, same) = rewrite(&wrapped, form, ways, &wrapping()).unwrap();
+    let (again, same) = rewrite(&wrapped, form, table_paths, &wrapping()).unwrap();
     assert!(again.iter().all(|server| !matches!(server.verdict, ServerVerdict::Change { .. })), "{again:?}");
     assert_eq!(same, wrapped);
-    let (_, back) = rewrite(&wrapped, form, ways, &ImportRequest::Unwrap).unwrap();
+    let (_, back) = rewrite(&wrapped, form, table_paths, &ImportRequest::Unwrap).unwrap();
     assert_eq!(back, text);
     wrapped
 }
@@ -119,10 +119,10 @@ fn servers_that_cannot_be_wrapped_are_unchanged_with_a_reason() {
     }}"#;
     let (servers, new) = rewrite(text, ConfigFormat::Json, JSON, &wrapping()).unwrap();
     assert_eq!(new, text);
-    let why: Vec<_> = servers
+    let reasons: Vec<_> = servers
         .iter()
         .map(|server| match &server.verdict {
-            ServerVerdict::Left(why) => why.as_str(),
+            ServerVerdict::Left(reason) => reason.as_str(),
             ServerVerdict::AlreadyDone => "as wished",
             ServerVerdict::Change { .. } => "changed",
         })
@@ -147,9 +147,9 @@ fn servers_that_cannot_be_wrapped_are_unchanged_with_a_reason() {
         "called",
         "as wished",
     ];
-    assert_eq!(why.len(), expected.len());
-    for (why, expected) in why.iter().zip(expected) {
-        assert!(why.contains(expected), "{expected} in {why}");
+    assert_eq!(reasons.len(), expected.len());
+    for (reason, expected) in reasons.iter().zip(expected) {
+        assert!(reason.contains(expected), "{expected} in {reason}");
     }
 }
 
@@ -217,7 +217,7 @@ fn a_manually_wrapped_server_is_never_unwrapped() {
         let text = format!(r#"{{"mcpServers": {{"a": {{"command": "steadfast", "args": {args}}}}}}}"#);
         let (servers, new) = rewrite(&text, ConfigFormat::Json, JSON, &ImportRequest::Unwrap).unwrap();
         assert!(
-            matches!(&servers[0].verdict, ServerVerdict::Left(why) if why.contains("manually")),
+            matches!(&servers[0].verdict, ServerVerdict::Left(reason) if reason.contains("manually")),
             "{servers:?}"
         );
         assert_eq!(new, text);
@@ -231,7 +231,7 @@ fn later_additions_to_a_server_with_a_url_are_not_lost() {
     let edited = wrapped.replace(r#""env": {"#, r#""env": {"DEBUG": "1", "#);
     let (servers, new) = rewrite(&edited, ConfigFormat::Json, JSON, &ImportRequest::Unwrap).unwrap();
     assert!(
-        matches!(&servers[0].verdict, ServerVerdict::Left(why) if why.contains("`DEBUG`")),
+        matches!(&servers[0].verdict, ServerVerdict::Left(reason) if reason.contains("`DEBUG`")),
         "{servers:?}"
     );
     assert_eq!(new, edited);
@@ -239,13 +239,16 @@ fn later_additions_to_a_server_with_a_url_are_not_lost() {
 
 #[test]
 fn openclaw_uses_the_older_transport_where_none_is_named() {
-    let way: &[TablePath] = &[OPENCLAW];
+    let table_paths: &[TablePath] = &[OPENCLAW];
     let text = |transport: &str| {
         format!("{{mcp: {{servers: {{far: {{url: 'http://x/mcp'{transport}, headers: {{A: '${{K}}'}}}}}}}}}}")
     };
-    let (servers, _) = rewrite(&text(""), ConfigFormat::Json, way, &wrapping()).unwrap();
-    assert!(matches!(&servers[0].verdict, ServerVerdict::Left(why) if why.contains("older")), "{servers:?}");
-    there_and_back(&text(", transport: 'streamable-http'"), ConfigFormat::Json, way);
+    let (servers, _) = rewrite(&text(""), ConfigFormat::Json, table_paths, &wrapping()).unwrap();
+    assert!(
+        matches!(&servers[0].verdict, ServerVerdict::Left(reason) if reason.contains("older")),
+        "{servers:?}"
+    );
+    there_and_back(&text(", transport: 'streamable-http'"), ConfigFormat::Json, table_paths);
 }
 
 /// Generates fragments of configurations, most of them almost valid.
@@ -322,11 +325,11 @@ fn file() -> impl Strategy<Value = String> {
 proptest! {
     #[test]
     fn no_text_panics_and_every_change_can_be_undone(text in pieces()) {
-        for (form, ways) in [(ConfigFormat::Json, JSON), (ConfigFormat::Toml, TOML)] {
-            if let Ok((_, wrapped)) = rewrite(&text, form, ways, &wrapping()) && wrapped != text {
-                prop_assert_eq!(&rewrite(&wrapped, form, ways, &ImportRequest::Unwrap).unwrap().1, &text);
+        for (form, table_paths) in [(ConfigFormat::Json, JSON), (ConfigFormat::Toml, TOML)] {
+            if let Ok((_, wrapped)) = rewrite(&text, form, table_paths, &wrapping()) && wrapped != text {
+                prop_assert_eq!(&rewrite(&wrapped, form, table_paths, &ImportRequest::Unwrap).unwrap().1, &text);
             }
-            let _ = rewrite(&text, form, ways, &ImportRequest::Unwrap);
+            let _ = rewrite(&text, form, table_paths, &ImportRequest::Unwrap);
         }
     }
 

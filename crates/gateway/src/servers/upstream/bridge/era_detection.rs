@@ -93,8 +93,8 @@ pub(super) async fn initialize(
         return answer;
     }
     let probe = discover(request);
-    let asked = async { server.pass_first(&probe).await?.answer().await };
-    let Ok(discovered) = timeout(SILENCE, asked).await else { return answer };
+    let discovery = async { server.pass_first(&probe).await?.answer().await };
+    let Ok(discovered) = timeout(SILENCE, discovery).await else { return answer };
     match ModernBridge::discovered(discovered) {
         Some(bridge) => {
             let answer = bridge.initialized(request, server.name.as_str());
@@ -140,11 +140,11 @@ async fn shake_hands(
     request: &RpcMessage,
 ) -> Result<LegacyBridge, Option<RpcMessage>> {
     let initialize = to_legacy::initialize(request);
-    let asked = async { server.pass(&initialize, NotificationReceivers::default()).await?.answer().await };
-    let answer = match timeout(HANDSHAKE, asked).await {
+    let exchange = async { server.pass(&initialize, NotificationReceivers::default()).await?.answer().await };
+    let answer = match timeout(HANDSHAKE, exchange).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(fault)) => {
-            tracing::debug!(event = "bridge.handshake", server = %server.name, why = %fault.message);
+            tracing::debug!(event = "bridge.handshake", server = %server.name, "why" = %fault.message);
             return Err(None);
         }
         Err(_) => return Err(None),
@@ -163,14 +163,14 @@ enum EraVerdict {
     Unclear,
 }
 
-fn judge(asked: &RpcMessage, answer: Option<&Result<RpcMessage, AttemptFault>>) -> EraVerdict {
+fn judge(request: &RpcMessage, answer: Option<&Result<RpcMessage, AttemptFault>>) -> EraVerdict {
     match answer {
         None => EraVerdict::Legacy,
         Some(Ok(answer)) if is_modern_result(answer) || is_modern_error(answer) => EraVerdict::Modern,
         // An invalid request gets this error in either era.
         Some(Ok(answer))
             if answer.error_code() == Some(code::INVALID_PARAMS)
-                && asked.meta_member(META_CAPABILITIES).is_none() =>
+                && request.meta_member(META_CAPABILITIES).is_none() =>
         {
             EraVerdict::Unclear
         }
@@ -219,7 +219,7 @@ fn is_unreachable(fault: &AttemptFault) -> bool {
 /// the next process gets that.
 fn died_of_request(server: &UpstreamServer, answer: Option<&Result<RpcMessage, AttemptFault>>) -> bool {
     let has_died = matches!(answer, Some(Err(fault)) if is_unreachable(fault));
-    has_died && matches!(server.way, ServerConnection::Child(_))
+    has_died && matches!(server.connection, ServerConnection::Child(_))
 }
 
 #[cfg(test)]
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn the_era_of_a_server_is_detected_from_its_answer_to_discover() {
-        let asked = discover_with("{}", None);
+        let request = discover_with("{}", None);
         for (given, verdict) in [
             (answer(r#""result":{"supportedVersions":["2026-07-28"]}"#), EraVerdict::Modern),
             (answer(r#""result":{"supportedVersions":["2025-11-25","2030-01-01"]}"#), EraVerdict::Modern),
@@ -272,9 +272,9 @@ mod tests {
                 EraVerdict::Unclear,
             ),
         ] {
-            assert_eq!(judge(&asked, Some(&given)), verdict, "{given:?}");
+            assert_eq!(judge(&request, Some(&given)), verdict, "{given:?}");
         }
-        assert_eq!(judge(&asked, None), EraVerdict::Legacy, "silence");
+        assert_eq!(judge(&request, None), EraVerdict::Legacy, "silence");
         let wrong = parsed(r#"{"jsonrpc":"2.0","id":1,"method":"server/discover"}"#);
         let refused = answer(r#""error":{"code":-32602,"message":"no _meta"}"#);
         assert_eq!(judge(&wrong, Some(&refused)), EraVerdict::Unclear);
@@ -285,11 +285,11 @@ mod tests {
         let initialize = parsed(
             r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"capabilities":{"roots":{}},"clientInfo":{"name":"c"}}}"#,
         );
-        let asked = discover(&initialize);
-        assert_eq!(asked.meta_text(META_VERSION).unwrap(), MODERN);
-        assert_eq!(asked.meta_member(META_CAPABILITIES), Some(r#"{"roots":{}}"#));
-        assert_eq!(asked.meta_member(CLIENT_INFO), Some(r#"{"name":"c"}"#));
-        let again = discover_as(&asked);
-        assert_eq!(again, asked);
+        let request = discover(&initialize);
+        assert_eq!(request.meta_text(META_VERSION).unwrap(), MODERN);
+        assert_eq!(request.meta_member(META_CAPABILITIES), Some(r#"{"roots":{}}"#));
+        assert_eq!(request.meta_member(CLIENT_INFO), Some(r#"{"name":"c"}"#));
+        let again = discover_as(&request);
+        assert_eq!(again, request);
     }
 }

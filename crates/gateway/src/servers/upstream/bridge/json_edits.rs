@@ -43,8 +43,9 @@ pub(super) fn can_be_asked(capabilities: &str, method: &str, params: Option<&str
 /// Removes members from an object.
 pub(super) fn without(object: &str, names: &[&str]) -> JsonText {
     let members: Vec<_> = scan::members(object).filter(|member| !names.contains(&&*member.name)).collect();
-    let kept = members.iter().filter_map(|member| Some((&*member.name, object.get(member.value.clone())?)));
-    json_parts::object(kept)
+    let remaining =
+        members.iter().filter_map(|member| Some((&*member.name, object.get(member.value.clone())?)));
+    json_parts::object(remaining)
 }
 
 /// Inserts members at the beginning of a result, except for those that it has.
@@ -92,8 +93,8 @@ pub(super) fn nothing() -> RpcMessage {
 
 /// Returns the error for a method that the client's era does not have.
 pub(super) fn no_method(method: &str) -> RpcMessage {
-    let why = format!("there is no method {method}");
-    RpcMessage::error_response(Some(&no_id()), code::METHOD_NOT_FOUND, &why, None)
+    let reason = format!("there is no method {method}");
+    RpcMessage::error_response(Some(&no_id()), code::METHOD_NOT_FOUND, &reason, None)
 }
 
 #[cfg(test)]

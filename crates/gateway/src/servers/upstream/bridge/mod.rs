@@ -155,7 +155,9 @@ pub(super) fn translate_notification(
     notification: &RpcMessage,
 ) -> Option<RpcMessage> {
     match server.bridge.found() {
-        Some(DetectedEra::ToModern(bridge)) => to_modern::told(server, &bridge, notification),
+        Some(DetectedEra::ToModern(bridge)) => {
+            to_modern::translate_notification(server, &bridge, notification)
+        }
         Some(DetectedEra::Same(_) | DetectedEra::ToLegacy(_)) | None => Some(notification.clone()),
     }
 }
@@ -169,10 +171,10 @@ pub(super) fn translate_event(
     async move {
         match (server.bridge.found(), event) {
             (Some(DetectedEra::ToLegacy(bridge)), ServerEvent::Notification(message)) => {
-                to_legacy::told(server, &bridge, message, from).map(ServerEvent::Notification)
+                to_legacy::route_notification(server, &bridge, message, from).map(ServerEvent::Notification)
             }
             (Some(DetectedEra::ToLegacy(_)), ServerEvent::Request(_, message)) => {
-                to_legacy::asked(server, &message, from).await;
+                to_legacy::route_request(server, &message, from).await;
                 None
             }
             (_, event) => Some(event),

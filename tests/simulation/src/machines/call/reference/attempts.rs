@@ -7,8 +7,8 @@ impl ReferenceCall {
     pub(super) fn attempt(&mut self) -> ExpectedStep {
         if self.caller == CallerPresence::GaveUp {
             self.abandon();
-            let told = self.told(Err(cancelled()));
-            return self.release(told, Vec::new());
+            let response = self.response(Err(cancelled()));
+            return self.release(response, Vec::new());
         }
         if matches!(self.sight, ClaimCondition::Lost | ClaimCondition::MarkedUnknown) {
             return if self.attempts == 0 { self.lost_the_claim() } else { self.give_up() };
@@ -179,8 +179,8 @@ impl ReferenceCall {
     pub(super) fn progressed(&mut self, mut attempt: ReferenceAttempt) -> ExpectedStep {
         attempt.watchdog.progress(self.now);
         let mut renew = |breaker: &mut CircuitBreaker, ticket: &Option<BreakerTicket>, scope| {
-            let held = ticket.as_ref().map(|ticket| breaker.renew(&self.policy.breaker, ticket, self.now));
-            if held == Some(TicketRenewal::Extended) {
+            let renewal = ticket.as_ref().map(|ticket| breaker.renew(&self.policy.breaker, ticket, self.now));
+            if renewal == Some(TicketRenewal::Extended) {
                 self.notices.push(CallNotice::ProbeMoved { scope });
             }
         };
@@ -212,15 +212,15 @@ impl ReferenceCall {
             }
             Some(CutReason::Deadline) => {
                 let unknown =
-                    Some(UnknownOutcomeInfo { observed: UnknownOutcomeReason::NoAnswer, ended: false });
-                let told = self.told(Err(failed(Code::OutcomeUnknown, "deadline", false)));
-                let told = self.judge(ExpectedResponse { unknown, ..told }, None);
-                self.answer_early(ReferenceCallState::Attempting(attempt), told, UpstreamSignal::NoSignal)
+                    Some(UnknownOutcomeInfo { observed: UnknownOutcomeReason::NoAnswer, is_final: false });
+                let response = self.response(Err(failed(Code::OutcomeUnknown, "deadline", false)));
+                let response = self.judge(ExpectedResponse { unknown, ..response }, None);
+                self.answer_early(ReferenceCallState::Attempting(attempt), response, UpstreamSignal::NoSignal)
             }
             Some(cut) => self.cut_unknown(attempt, cut),
             None if is_waited_for && self.answers_by().is_some_and(|by| by <= self.now) => {
-                let told = self.told(Err(in_flight()));
-                self.answer_early(ReferenceCallState::Attempting(attempt), told, UpstreamSignal::NoSignal)
+                let response = self.response(Err(in_flight()));
+                self.answer_early(ReferenceCallState::Attempting(attempt), response, UpstreamSignal::NoSignal)
             }
             None => self.stay(ReferenceCallState::Attempting(attempt)),
         }
@@ -286,7 +286,7 @@ impl ReferenceCall {
             by: None,
             cancel: false,
             receipt: None,
-            speaks_until: None,
+            proof_expected_until: None,
             unsaved: false,
             save_at: None,
         }
@@ -345,7 +345,7 @@ impl ReferenceCall {
                 severity: classified.severity,
                 rule: classified.rule.clone(),
                 observed,
-                said: "".into(),
+                message: "".into(),
             }),
         });
     }
@@ -357,10 +357,10 @@ impl ReferenceCall {
             AttemptReport::Success { output, concern } => {
                 self.record_breakers(&mut attempt.tickets, Some(BreakerVerdict::Success { took }));
                 self.attempt_ended(&attempt, None);
-                let told = self.told(Ok(Some(output.clone())));
-                let told = self.judge_run(told, *concern, None);
-                let kept = output.len() <= self.policy.dedupe.largest_output;
-                self.save(told, ExpectedEnding::Done(kept.then(|| output.clone())))
+                let response = self.response(Ok(Some(output.clone())));
+                let response = self.judge_run(response, *concern, None);
+                let fits = output.len() <= self.policy.dedupe.largest_output;
+                self.save(response, ExpectedEnding::Done(fits.then(|| output.clone())))
             }
             AttemptReport::InputRequired { output } => {
                 self.record_breakers(&mut attempt.tickets, Some(BreakerVerdict::Success { took }));
@@ -391,14 +391,14 @@ impl ReferenceCall {
         mut attempt: ReferenceAttempt,
         fault: &AttemptFault,
         classified: &Classification,
-        why: ExpectedFailure,
+        failure: ExpectedFailure,
     ) -> ExpectedStep {
         self.leave_places(&mut attempt);
         self.release_tickets(&mut attempt.tickets);
         self.attempt_ended(&attempt, Some((classified, observed(&fault.source))));
         self.put_off();
-        let told = self.told(Err(why));
-        self.release(told, Vec::new())
+        let response = self.response(Err(failure));
+        self.release(response, Vec::new())
     }
 
     pub(super) fn went_wrong(
@@ -419,28 +419,28 @@ impl ReferenceCall {
             FaultNature::Transient | FaultNature::Permanent => Some(BreakerVerdict::Neutral),
         };
         self.record_breakers(&mut attempt.tickets, verdict);
-        let seen = observed(&fault.source);
-        self.attempt_ended(&attempt, Some((classified, seen)));
+        let observed = observed(&fault.source);
+        self.attempt_ended(&attempt, Some((classified, observed)));
 
         let proved = matches!(classified.reach, AttemptReach::NotSent | AttemptReach::Refused);
         if attempt.cut == Some(CutReason::Cancelled) && (self.may_be_cut() || proved) {
             self.abandon();
-            let told = self.told(Err(cancelled()));
-            return self.release(told, Vec::new());
+            let response = self.response(Err(cancelled()));
+            return self.release(response, Vec::new());
         }
         if is_lost {
             self.abandon();
         }
         let may_repeat = (proved || self.retry_safe()) && self.caller != CallerPresence::GaveUp && !is_lost;
         let helps = classified.nature == FaultNature::Transient && may_repeat;
-        let is_ours = matches!(self.sight, ClaimCondition::Fine | ClaimCondition::Down);
+        let holds_claim = matches!(self.sight, ClaimCondition::Fine | ClaimCondition::Down);
         let mut stop = None;
-        if helps && is_ours && attempt.cut != Some(CutReason::TooLong) {
+        if helps && holds_claim && attempt.cut != Some(CutReason::TooLong) {
             let last = self.last_word(classified, None, attempt.cut);
             self.last = Some((classified.clone(), last));
             match self.retry(&attempt, classified) {
                 Ok(due) => return due,
-                Err(why) => stop = Some(why),
+                Err(reason) => stop = Some(reason),
             }
         }
         if let Some(NoRetryReason::Schedule(stop)) = stop {
@@ -452,28 +452,29 @@ impl ReferenceCall {
             && self.caller == CallerPresence::GaveUp
             && !self.retry_safe();
         if self.record.is_some() && self.dedupes() && (may_have_run || answers_cancel) {
-            let linger = self.caller == CallerPresence::GaveUp && seen == UnknownOutcomeReason::ErrorAnswer;
-            let settles = match (seen, self.request.end) {
+            let linger =
+                self.caller == CallerPresence::GaveUp && observed == UnknownOutcomeReason::ErrorAnswer;
+            let settles = match (observed, self.request.end) {
                 _ if linger => SettleDelay::After(self.policy.settling.linger),
                 (UnknownOutcomeReason::ErrorAnswer, _) => SettleDelay::After(self.policy.settling.settle),
                 (_, AttemptEndVisibility::Visible) => SettleDelay::WhenOwnerReports,
                 (_, AttemptEndVisibility::Hidden) => SettleDelay::After(self.policy.settling.linger),
             };
             let severity = Some(classified.severity);
-            let settling = self.settling(seen, severity, Code::OutcomeUnknown, &classified.rule);
+            let settling = self.settling(observed, severity, Code::OutcomeUnknown, &classified.rule);
             return self.becomes_unknown(ReferenceSettling { output: output.cloned(), ..settling }, settles);
         }
         let failed = self.last_word(classified, stop, attempt.cut);
-        let unknown = (failed.code == Code::OutcomeUnknown)
-            .then_some(UnknownOutcomeInfo { observed: seen, ended: false });
+        let unknown =
+            (failed.code == Code::OutcomeUnknown).then_some(UnknownOutcomeInfo { observed, is_final: false });
         let breaker = matches!(stop, Some(NoRetryReason::Breaker(_)))
             .then(|| self.machines.breaker.state(&self.policy.breaker, self.now));
-        let mut told = ExpectedResponse { breaker, unknown, ..self.told(Err(failed)) };
+        let mut response = ExpectedResponse { breaker, unknown, ..self.response(Err(failed)) };
         if self.is_callers_limit(&attempt) {
-            told = self.judge(told, None);
+            response = self.judge(response, None);
             self.is_judged = true;
         }
-        self.settle_failed(told, Some(classified))
+        self.settle_failed(response, Some(classified))
     }
 
     pub(super) fn retry(
@@ -548,42 +549,42 @@ impl ReferenceCall {
     pub(super) fn too_late(&mut self, stop: RetryStop) -> ExpectedStep {
         let Some((classified, last)) = self.last.take() else { return self.give_up() };
         let code = if stop == RetryStop::Deadline { Code::DeadlineExceeded } else { Code::RetryExhausted };
-        let told = self.told(Err(ExpectedFailure { code, ..last }));
-        self.settle_failed(told, Some(&classified))
+        let response = self.response(Err(ExpectedFailure { code, ..last }));
+        self.settle_failed(response, Some(&classified))
     }
 
     pub(super) fn give_up(&mut self) -> ExpectedStep {
         let last = self.last.take();
         let (classified, failed) =
             last.map_or((None, store_unavailable()), |(classified, last)| (Some(classified), last));
-        let told = ExpectedResponse { recorded: RecordStatus::No, ..self.told(Err(failed)) };
-        let told = match classified {
-            Some(classified) => self.judge_run(told, Some(classified.severity), classified.mistake),
-            None => self.judge(told, None),
+        let response = ExpectedResponse { recorded: RecordStatus::No, ..self.response(Err(failed)) };
+        let response = match classified {
+            Some(classified) => self.judge_run(response, Some(classified.severity), classified.mistake),
+            None => self.judge(response, None),
         };
-        let kept = self.release_of_claim().filter(|_| self.sight != ClaimCondition::Lost);
-        self.finish(told, kept.map(ExpectedFollowUp::Release).into_iter().collect())
+        let release = self.release_of_claim().filter(|_| self.sight != ClaimCondition::Lost);
+        self.finish(response, release.map(ExpectedFollowUp::Release).into_iter().collect())
     }
 
     pub(super) fn refused_again(&mut self, refusal: ExpectedRefusal) -> ExpectedStep {
         let severity = self.last.take().map(|(classified, _)| classified.severity);
-        let told = ExpectedResponse { breaker: refusal.breaker, ..self.told(Err(refusal.failed)) };
-        let told = self.judge_run(told, severity, None);
-        self.release(told, Vec::new())
+        let response = ExpectedResponse { breaker: refusal.breaker, ..self.response(Err(refusal.failed)) };
+        let response = self.judge_run(response, severity, None);
+        self.release(response, Vec::new())
     }
 
     /// Decides on the record of a call that failed.
     pub(super) fn settle_failed(
         &mut self,
-        told: ExpectedResponse,
+        response: ExpectedResponse,
         classified: Option<&Classification>,
     ) -> ExpectedStep {
         let severity = classified.map(|classified| classified.severity);
         let mistake = classified.and_then(|classified| classified.mistake);
-        let told = self.judge_run(told, severity, mistake);
-        let Err(failed) = told.ended.clone() else { return self.finish(told, Vec::new()) };
+        let response = self.judge_run(response, severity, mistake);
+        let Err(failed) = response.outcome.clone() else { return self.finish(response, Vec::new()) };
         // Other calls get the tool's own result, not the refusal of our breaker or the timeout of this caller.
-        let kept = match (failed.code, classified) {
+        let stored = match (failed.code, classified) {
             (Code::CircuitOpen | Code::DeadlineExceeded, Some(classified)) => {
                 ExpectedFailure { code: classified.code, rule: Some(classified.rule.to_string()), ..failed }
             }
@@ -593,20 +594,20 @@ impl ReferenceCall {
             Some(AttemptReach::Unknown) if !self.retry_safe() => {
                 self.notices.push(CallNotice::OutcomeUnknown { of_earlier: None });
                 self.save(
-                    told,
+                    response,
                     ExpectedEnding::Unknown(SettleDelay::Settled, UnknownOutcomeReason::NoAnswer, None),
                 )
             }
             Some(AttemptReach::Answered)
                 if classified.is_some_and(|classified| classified.code == Code::ResultTooLarge) =>
             {
-                self.save(told, ExpectedEnding::Done(None))
+                self.save(response, ExpectedEnding::Done(None))
             }
-            Some(AttemptReach::Answered) => self.save(told, ExpectedEnding::Failed(kept)),
+            Some(AttemptReach::Answered) => self.save(response, ExpectedEnding::Failed(stored)),
             Some(_) if self.policy.dedupe.cache_failures == FailureReplayPolicy::All => {
-                self.save(told, ExpectedEnding::Failed(kept))
+                self.save(response, ExpectedEnding::Failed(stored))
             }
-            Some(_) | None => self.release(told, Vec::new()),
+            Some(_) | None => self.release(response, Vec::new()),
         }
     }
 }

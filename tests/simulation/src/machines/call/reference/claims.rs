@@ -53,10 +53,11 @@ impl ReferenceCall {
         let state = self.machines.breaker.state(&self.policy.breaker, self.now);
         let breaker = refusal.breaker.or(Some(state));
         self.notices.push(CallNotice::CallBlocked { code: refusal.failed.code, retriable: false, breaker });
-        let mut told = ExpectedResponse { breaker: refusal.breaker, ..self.told(Err(refusal.failed)) };
-        let mut kept = Vec::new();
+        let mut response =
+            ExpectedResponse { breaker: refusal.breaker, ..self.response(Err(refusal.failed)) };
+        let mut follow_ups = Vec::new();
         match refusal.by {
-            RefusalSource::Us => told = self.judge(told, None),
+            RefusalSource::Us => response = self.judge(response, None),
             RefusalSource::Guard(layer) => {
                 self.notices.push(CallNotice::GuardTripped { layer });
                 self.abandon();
@@ -65,11 +66,11 @@ impl ReferenceCall {
                     self.with_guard(|guard, policy, call, now| guard.check(&policy.guard, call, now));
             }
             RefusalSource::Trust { operator_only } => {
-                kept.push(ExpectedFollowUp::Park { operator_only });
-                told = self.judge(told, None);
+                follow_ups.push(ExpectedFollowUp::Park { operator_only });
+                response = self.judge(response, None);
             }
         }
-        self.release(told, kept)
+        self.release(response, follow_ups)
     }
 
     pub(super) fn claim(&self, intent: ClaimIntent, role: ClaimRole) -> Claim {
@@ -91,7 +92,7 @@ impl ReferenceCall {
             best_effort: matches!(request.duplicates, Deduplication::Refused(_)),
             arrived: self.arrived,
             age: self.now.since(self.arrived),
-            seen_end_within: (request.end == AttemptEndVisibility::Visible)
+            end_observed_within: (request.end == AttemptEndVisibility::Visible)
                 .then_some(policy.time.total + to_end),
             run: request.run.clone(),
             rules,
@@ -134,9 +135,9 @@ impl ReferenceCall {
         if repeats < 2 {
             return self.take(role, repeats + 1, false);
         }
-        let goes_on = self.goes_on();
-        self.notices.push(CallNotice::StoreFailed { continues: goes_on });
-        if goes_on {
+        let continues = self.continues();
+        self.notices.push(CallNotice::StoreFailed { continues });
+        if continues {
             let claim = self.claim(ClaimIntent::Take { started: true }, role);
             let decided = decide_claim(&claim, FoundRecords::default(), &LocalKnowledge::default(), self.now);
             if let ClaimVerdict::Acquired(record) = decided.verdict {
@@ -153,9 +154,9 @@ impl ReferenceCall {
     pub(super) fn turned_away(&mut self, failed: ExpectedFailure) -> ExpectedStep {
         let breaker = Some(self.machines.breaker.state(&self.policy.breaker, self.now));
         self.notices.push(CallNotice::CallBlocked { code: failed.code, retriable: false, breaker });
-        let told = self.told(Err(failed));
-        let told = self.judge(told, None);
-        self.finish(told, Vec::new())
+        let response = self.response(Err(failed));
+        let response = self.judge(response, None);
+        self.finish(response, Vec::new())
     }
 
     pub(super) fn found(&mut self, verdict: &ClaimVerdict) -> ExpectedStep {
@@ -176,7 +177,7 @@ impl ReferenceCall {
             }
             ClaimVerdict::Replay(replay) => {
                 self.notices.push(CallNotice::Replayed { reason: replay.reason });
-                let ended = match &replay.answer {
+                let result = match &replay.answer {
                     Ok(Some(output)) => Ok(Some(output.clone())),
                     Ok(None) => Err(ExpectedFailure {
                         code: Code::ResultNotKept,
@@ -186,14 +187,14 @@ impl ReferenceCall {
                     }),
                     Err(failure) => Err(of_failure(failure)),
                 };
-                let told = ExpectedResponse {
+                let response = ExpectedResponse {
                     replayed: Some(replay.reason),
                     recorded: RecordStatus::Yes,
                     receipt: Some(replay.receipt.clone()),
-                    ..self.told(ended)
+                    ..self.response(result)
                 };
-                let told = self.judge(told, None);
-                self.finish(told, Vec::new())
+                let response = self.judge(response, None);
+                self.finish(response, Vec::new())
             }
             ClaimVerdict::Unknown(unsettled) if unsettled.receipt.owner == self.owner() => {
                 // Another process has taken it for a lost run: nothing is sent under it.
@@ -227,15 +228,17 @@ impl ReferenceCall {
         self.notices.push(CallNotice::OutcomeUnknown { of_earlier: Some(owner) });
         let is_over = unsettled.end == SettleStatus::Settled;
         let retry_after = self.comes_again(unsettled.end, unsettled.runs_in);
-        let told = ExpectedResponse {
+        let response = ExpectedResponse {
             recorded: RecordStatus::Yes,
             receipt: Some(unsettled.receipt.clone()).filter(|_| is_over),
-            unknown: Some(UnknownOutcomeInfo { observed: unsettled.observed, ended: is_over }),
-            ..self
-                .told(Err(ExpectedFailure { retry_after, ..failed(Code::OutcomeUnknown, "unknown", false) }))
+            unknown: Some(UnknownOutcomeInfo { observed: unsettled.observed, is_final: is_over }),
+            ..self.response(Err(ExpectedFailure {
+                retry_after,
+                ..failed(Code::OutcomeUnknown, "unknown", false)
+            }))
         };
-        let told = self.judge(told, None);
-        self.finish(told, Vec::new())
+        let response = self.judge(response, None);
+        self.finish(response, Vec::new())
     }
 
     /// Returns the time after which a caller with an unknown outcome should call again.
@@ -260,7 +263,7 @@ impl ReferenceCall {
             }
             WakeReason::Time | WakeReason::Changed => {
                 let role = ClaimRole::Waiter { followed: key };
-                match self.refusal().filter(|_| self.held_back) {
+                match self.refusal().filter(|_| self.delayed) {
                     Some(refusal) => {
                         self.state = ReferenceCallState::Looking(refusal);
                         ExpectedStep::Claim(Box::new(self.claim(ClaimIntent::Look, role)))
@@ -278,14 +281,14 @@ impl ReferenceCall {
     }
 
     pub(super) fn ask_or_go(&mut self) -> ExpectedStep {
-        let is_asked = self.spent.is_none() && self.policy.modes.trust == EnforcementMode::Enforce;
-        let need = if is_asked { self.need() } else { ReferenceApprovalNeed::Nobody };
-        let says_started =
+        let checks_trust = self.spent.is_none() && self.policy.modes.trust == EnforcementMode::Enforce;
+        let need = if checks_trust { self.need() } else { ReferenceApprovalNeed::Nobody };
+        let must_mark_started =
             self.attempts == 0 && self.dedupes() && self.renews().is_some_and(|record| record.started);
         match need {
             ReferenceApprovalNeed::Nobody => self.start_or_go(),
             ReferenceApprovalNeed::Refuse { operator_only } => self.refuse(not_approved(operator_only)),
-            ReferenceApprovalNeed::Spend(_) | ReferenceApprovalNeed::Ask { .. } if says_started => {
+            ReferenceApprovalNeed::Spend(_) | ReferenceApprovalNeed::Ask { .. } if must_mark_started => {
                 let release = self.release_of_claim();
                 self.record = None;
                 self.state = ReferenceCallState::GivingBack;
@@ -322,10 +325,10 @@ impl ReferenceCall {
     pub(super) fn ask_caller(&mut self, question: &ToolOutput) -> ExpectedStep {
         self.notices.push(CallNotice::InputRequired);
         self.put_off();
-        let told = ExpectedResponse { asks: true, ..self.told(Ok(Some(question.clone()))) };
+        let response = ExpectedResponse { input_required: true, ..self.response(Ok(Some(question.clone()))) };
         let unused = self.spent.take().filter(|_| self.attempts <= 1);
-        let kept = unused.map(|(grant, owner)| ExpectedFollowUp::GiveBack(grant, owner));
-        self.release(told, kept.into_iter().collect())
+        let give_back = unused.map(|(grant, owner)| ExpectedFollowUp::GiveBack(grant, owner));
+        self.release(response, give_back.into_iter().collect())
     }
 
     pub(super) fn start_or_go(&mut self) -> ExpectedStep {

@@ -4,27 +4,27 @@ use super::*;
 
 impl ReferenceCall {
     pub(super) fn cancelled(&mut self, state: ReferenceCallState, others: OtherWaiters) -> ExpectedStep {
-        let told = self.told(Err(cancelled()));
+        let response = self.response(Err(cancelled()));
         match state {
             ReferenceCallState::Looking(_)
             | ReferenceCallState::Following(_)
             | ReferenceCallState::AwaitingEnd(..) => {
                 self.abandon();
-                self.finish(told, Vec::new())
+                self.finish(response, Vec::new())
             }
             ReferenceCallState::Claiming(..) | ReferenceCallState::GivingBack => {
                 self.abandon();
                 self.doubt();
-                self.finish(told, Vec::new())
+                self.finish(response, Vec::new())
             }
-            ReferenceCallState::Attempting(attempt) => self.cancel_attempt(attempt, told, others),
-            ReferenceCallState::Settling(settling) => self.leaves_settling(settling, Some(told)),
+            ReferenceCallState::Attempting(attempt) => self.cancel_attempt(attempt, response, others),
+            ReferenceCallState::Settling(settling) => self.leaves_settling(settling, Some(response)),
             ReferenceCallState::Marking(_)
             | ReferenceCallState::Saving(..)
             | ReferenceCallState::Releasing(..)
             | ReferenceCallState::Finished => self.stay(state),
             state if others == OtherWaiters::Waiting => match self.is_waited_for() {
-                true => self.answer_early(state, told, UpstreamSignal::NoSignal),
+                true => self.answer_early(state, response, UpstreamSignal::NoSignal),
                 false => self.stay(state),
             },
             state => {
@@ -36,7 +36,7 @@ impl ReferenceCall {
                     _ => {}
                 }
                 self.abandon();
-                self.release(told, Vec::new())
+                self.release(response, Vec::new())
             }
         }
     }
@@ -44,7 +44,7 @@ impl ReferenceCall {
     pub(super) fn cancel_attempt(
         &mut self,
         mut attempt: ReferenceAttempt,
-        told: ExpectedResponse,
+        response: ExpectedResponse,
         others: OtherWaiters,
     ) -> ExpectedStep {
         match (others, self.caller) {
@@ -53,7 +53,7 @@ impl ReferenceCall {
                 self.stay(ReferenceCallState::Attempting(attempt))
             }
             (OtherWaiters::Waiting, CallerPresence::Waiting) if attempt.cut.is_none() => {
-                self.answer_early(ReferenceCallState::Attempting(attempt), told, UpstreamSignal::NoSignal)
+                self.answer_early(ReferenceCallState::Attempting(attempt), response, UpstreamSignal::NoSignal)
             }
             (OtherWaiters::Waiting, _) => self.stay(ReferenceCallState::Attempting(attempt)),
             (OtherWaiters::None, _) if self.may_be_cut() => {
@@ -64,7 +64,7 @@ impl ReferenceCall {
                 ExpectedStep::Cut(CutReason::Cancelled)
             }
             (OtherWaiters::None, CallerPresence::Waiting) => {
-                self.answer_early(ReferenceCallState::Attempting(attempt), told, UpstreamSignal::Cancel)
+                self.answer_early(ReferenceCallState::Attempting(attempt), response, UpstreamSignal::Cancel)
             }
             (OtherWaiters::None, CallerPresence::Gone) => {
                 self.caller = CallerPresence::GaveUp;
@@ -80,16 +80,16 @@ impl ReferenceCall {
     pub(super) fn leaves_settling(
         &mut self,
         mut settling: ReferenceSettling,
-        told: Option<ExpectedResponse>,
+        response: Option<ExpectedResponse>,
     ) -> ExpectedStep {
-        match told.filter(|_| self.is_waited_for()) {
-            Some(told) if settling.attempt.is_none() && settling.by.is_some() => {
+        match response.filter(|_| self.is_waited_for()) {
+            Some(response) if settling.attempt.is_none() && settling.by.is_some() => {
                 self.abandon();
-                let kept = self.unsaved(&mut settling);
-                self.finish(told, kept)
+                let follow_ups = self.unsaved(&mut settling);
+                self.finish(response, follow_ups)
             }
-            Some(told) => {
-                self.answer_early(ReferenceCallState::Settling(settling), told, UpstreamSignal::NoSignal)
+            Some(response) => {
+                self.answer_early(ReferenceCallState::Settling(settling), response, UpstreamSignal::NoSignal)
             }
             None => {
                 if self.is_waited_for() {

@@ -36,27 +36,27 @@ impl ReferenceCall {
     /// Reports the response to the guard, once.
     pub(super) fn judge(
         &mut self,
-        told: ExpectedResponse,
+        response: ExpectedResponse,
         mistake: Option<ModelMistake>,
     ) -> ExpectedResponse {
         if std::mem::replace(&mut self.is_judged, true) || self.policy.modes.guard == EnforcementMode::Off {
-            return told;
+            return response;
         }
         self.enter();
-        let told_before =
-            self.request.in_turn && told.replayed.is_some_and(|reason| reason != ReplayReason::Waited);
-        let says_nothing = match &told.ended {
+        let was_replayed_before =
+            self.request.in_turn && response.replayed.is_some_and(|reason| reason != ReplayReason::Waited);
+        let is_uninformative = match &response.outcome {
             Ok(_) => false,
             Err(failed) => {
                 matches!(failed.code, Code::InFlight | Code::Cancelled)
-                    || told.unknown.is_some() && self.dedupes()
+                    || response.unknown.is_some() && self.dedupes()
             }
         };
-        if !self.is_waited_for() || told_before || says_nothing {
+        if !self.is_waited_for() || was_replayed_before || is_uninformative {
             self.leave_guard();
-            return told;
+            return response;
         }
-        let is_ok = told.ended.is_ok();
+        let is_ok = response.outcome.is_ok();
         let remarks = self.with_guard(|guard, policy, call, now| {
             let ending = match is_ok {
                 true => GuardedResult::Success { result: None },
@@ -66,7 +66,7 @@ impl ReferenceCall {
         });
         self.notices.extend(remarks.iter().map(|remark| CallNotice::GuardTripped { layer: remark.layer }));
         // One answer, one instruction: a refusal with a retry-after delay does not also say "do not retry".
-        let is_refusal = told.ended.as_ref().is_err_and(|failed| {
+        let is_refusal = response.outcome.as_ref().is_err_and(|failed| {
             self.attempts == 0
                 && failed.code.is_refusal()
                 && (failed.retry_after.is_some()
@@ -75,10 +75,10 @@ impl ReferenceCall {
                         Code::ApprovalRequired | Code::ApprovalDenied | Code::ToolBlocked
                     ))
         });
-        ExpectedResponse { remarks: if is_refusal { 0 } else { remarks.len() }, ..told }
+        ExpectedResponse { remarks: if is_refusal { 0 } else { remarks.len() }, ..response }
     }
 
-    pub(super) fn trust_hears(&mut self, finished: FinishedOutcome) {
+    pub(super) fn report_to_trust(&mut self, finished: FinishedOutcome) {
         let rules = steadfast_core::trust::TrustRules {
             signature: &self.policy.trust,
             domain: self.policy.domain_trust.as_ref(),
@@ -95,29 +95,32 @@ impl ReferenceCall {
     /// Costs the tool its trust if a dangerous command was run, whatever came of it.
     pub(super) fn danger_counts(&mut self) {
         if self.request.danger.is_some() && self.policy.approval.dangerous == DangerousCommandPolicy::Record {
-            self.trust_hears(FinishedOutcome::Failure { severity: Severity::Security, recoverable: true });
+            self.report_to_trust(FinishedOutcome::Failure {
+                severity: Severity::Security,
+                recoverable: true,
+            });
         }
     }
 
     /// Reports a call that ran to trust and guard, once.
     pub(super) fn judge_run(
         &mut self,
-        told: ExpectedResponse,
+        response: ExpectedResponse,
         severity: Option<Severity>,
         mistake: Option<ModelMistake>,
     ) -> ExpectedResponse {
         if self.is_judged {
-            return told;
+            return response;
         }
         if self.policy.modes.trust != EnforcementMode::Off {
-            let severity = severity.or(told.ended.is_err().then_some(Severity::Informational));
-            self.trust_hears(match severity {
+            let severity = severity.or(response.outcome.is_err().then_some(Severity::Informational));
+            self.report_to_trust(match severity {
                 Some(severity) => FinishedOutcome::Failure { severity, recoverable: true },
                 None => FinishedOutcome::Success,
             });
             self.danger_counts();
         }
-        self.judge(told, mistake)
+        self.judge(response, mistake)
     }
 
     pub(super) fn abandon(&mut self) {
@@ -139,10 +142,10 @@ impl ReferenceCall {
         }
     }
 
-    pub(super) fn told(&self, ended: Result<Option<ToolOutput>, ExpectedFailure>) -> ExpectedResponse {
+    pub(super) fn response(&self, outcome: Result<Option<ToolOutput>, ExpectedFailure>) -> ExpectedResponse {
         ExpectedResponse {
-            ended,
-            asks: false,
+            outcome,
+            input_required: false,
             replayed: None,
             attempts: self.attempts,
             retries: self.retries.clone(),
@@ -167,15 +170,15 @@ impl ReferenceCall {
         })
     }
 
-    pub(super) fn save(&mut self, told: ExpectedResponse, ending: ExpectedEnding) -> ExpectedStep {
-        let Some(saved) = self.saved(ending.clone()) else { return self.finish(told, Vec::new()) };
+    pub(super) fn save(&mut self, response: ExpectedResponse, ending: ExpectedEnding) -> ExpectedStep {
+        let Some(saved) = self.saved(ending.clone()) else { return self.finish(response, Vec::new()) };
         if self.sight == ClaimCondition::Down {
             return self.finish(
-                ExpectedResponse { recorded: RecordStatus::No, ..told },
+                ExpectedResponse { recorded: RecordStatus::No, ..response },
                 vec![ExpectedFollowUp::Save(saved)],
             );
         }
-        self.state = ReferenceCallState::Saving(told, ending);
+        self.state = ReferenceCallState::Saving(response, ending);
         ExpectedStep::Save(saved)
     }
 
@@ -186,65 +189,70 @@ impl ReferenceCall {
 
     pub(super) fn release(
         &mut self,
-        told: ExpectedResponse,
-        mut kept: Vec<ExpectedFollowUp>,
+        response: ExpectedResponse,
+        mut follow_ups: Vec<ExpectedFollowUp>,
     ) -> ExpectedStep {
         match self.release_of_claim() {
-            None => self.finish(told, kept),
+            None => self.finish(response, follow_ups),
             Some(release) if self.sight == ClaimCondition::Down => {
-                kept.push(ExpectedFollowUp::Release(release));
-                self.finish(told, kept)
+                follow_ups.push(ExpectedFollowUp::Release(release));
+                self.finish(response, follow_ups)
             }
             Some(release) => {
-                self.state = ReferenceCallState::Releasing(told, kept);
+                self.state = ReferenceCallState::Releasing(response, follow_ups);
                 ExpectedStep::Release(release)
             }
         }
     }
 
     /// Removes the receipt of a late answer. It may have missed its caller, and is replayed then.
-    pub(super) fn if_in_time(&self, told: ExpectedResponse) -> ExpectedResponse {
+    pub(super) fn if_in_time(&self, response: ExpectedResponse) -> ExpectedResponse {
         let has_waited = self.attempts == 0 || self.request.run_by == RunnerKind::Driver;
-        let is_late = has_waited && told.took > self.policy.dedupe.late_after;
-        let receipt = told.receipt.filter(|_| !is_late);
-        ExpectedResponse { receipt, ..told }
+        let is_late = has_waited && response.took > self.policy.dedupe.late_after;
+        let receipt = response.receipt.filter(|_| !is_late);
+        ExpectedResponse { receipt, ..response }
     }
 
     pub(super) fn answer_early(
         &mut self,
         state: ReferenceCallState,
-        told: ExpectedResponse,
+        response: ExpectedResponse,
         upstream: UpstreamSignal,
     ) -> ExpectedStep {
-        let told = self.if_in_time(told);
-        if let Err(failed) = &told.ended {
+        let response = self.if_in_time(response);
+        if let Err(failed) = &response.outcome {
             self.notices.push(CallNotice::AnsweredEarly { code: failed.code });
         }
         self.state = state;
         self.caller =
             if upstream == UpstreamSignal::Cancel { CallerPresence::GaveUp } else { CallerPresence::Gone };
-        ExpectedStep::Answer(told, upstream)
+        ExpectedStep::Answer(response, upstream)
     }
 
-    pub(super) fn finish(&mut self, told: ExpectedResponse, mut kept: Vec<ExpectedFollowUp>) -> ExpectedStep {
+    pub(super) fn finish(
+        &mut self,
+        response: ExpectedResponse,
+        mut follow_ups: Vec<ExpectedFollowUp>,
+    ) -> ExpectedStep {
         // Nothing was done with the approval.
         if let Some((grant, owner)) = self.spent.take().filter(|_| self.attempts == 0) {
-            kept.push(ExpectedFollowUp::GiveBack(grant, owner));
+            follow_ups.push(ExpectedFollowUp::GiveBack(grant, owner));
         }
         if let Some(address) = self.address() {
             let (key, index) = (address.own(), address.index());
             let doubts = std::mem::take(&mut self.doubts).into_iter();
-            kept.extend(doubts.map(|owner| ExpectedFollowUp::Release(ReleaseRequest { key, index, owner })));
+            follow_ups
+                .extend(doubts.map(|owner| ExpectedFollowUp::Release(ReleaseRequest { key, index, owner })));
         }
-        let told = self.if_in_time(ExpectedResponse { took: self.now.since(self.arrived), ..told });
+        let response = self.if_in_time(ExpectedResponse { took: self.now.since(self.arrived), ..response });
         self.notices.push(CallNotice::CallFinished {
-            code: told.ended.as_ref().err().map(|failed| failed.code),
-            took: told.took,
-            attempts: told.attempts,
-            replayed: told.replayed.is_some(),
+            code: response.outcome.as_ref().err().map(|failed| failed.code),
+            took: response.took,
+            attempts: response.attempts,
+            replayed: response.replayed.is_some(),
         });
         self.state = ReferenceCallState::Finished;
-        ExpectedStep::Finish(told, kept)
+        ExpectedStep::Finish(response, follow_ups)
     }
 
     pub(super) fn stay(&mut self, state: ReferenceCallState) -> ExpectedStep {

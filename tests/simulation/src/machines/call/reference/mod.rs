@@ -43,7 +43,7 @@ use steadfast_core::retry::{RetryBudget, RetrySchedule, RetryStop};
 use steadfast_core::trust::{FinishedOutcome, TrustDecision, TrustLedger, TrustSubject};
 use steadfast_core::watchdog::{self, Watchdog};
 
-use crate::transition::wanted;
+use crate::transition::approval_subject;
 
 /// The machines that a call shares with others.
 #[derive(Clone, Debug)]
@@ -121,8 +121,8 @@ pub(super) struct ExpectedFailure {
 /// A response without its texts.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ExpectedResponse {
-    pub(super) ended: Result<Option<ToolOutput>, ExpectedFailure>,
-    pub(super) asks: bool,
+    pub(super) outcome: Result<Option<ToolOutput>, ExpectedFailure>,
+    pub(super) input_required: bool,
     pub(super) replayed: Option<ReplayReason>,
     pub(super) attempts: u32,
     /// Each retry: number of the failed attempt, its duration, and the wait after it.
@@ -203,7 +203,7 @@ struct ReferenceSettling {
     cancel: bool,
     receipt: Option<DeliveryReceipt>,
     /// Before this time the tool may still say that it was never reached.
-    speaks_until: Option<Timestamp>,
+    proof_expected_until: Option<Timestamp>,
     unsaved: bool,
     save_at: Option<Timestamp>,
 }
@@ -256,7 +256,7 @@ pub(super) struct ReferenceCall {
     caller: CallerPresence,
     is_entered: bool,
     is_judged: bool,
-    held_back: bool,
+    delayed: bool,
     state: ReferenceCallState,
 }
 
@@ -297,7 +297,7 @@ impl ReferenceCall {
             caller: CallerPresence::Waiting,
             is_entered: false,
             is_judged: false,
-            held_back: false,
+            delayed: false,
             state: ReferenceCallState::Finished,
         };
         let due = match call.refusal() {
@@ -347,7 +347,7 @@ impl ReferenceCall {
                 | ClaimVerdict::StoreRecovering
                 | ClaimVerdict::RecordsLost => self.refuse(refusal),
                 found => {
-                    self.held_back = true;
+                    self.delayed = true;
                     self.enter();
                     self.found(found)
                 }
@@ -382,10 +382,10 @@ impl ReferenceCall {
             (ReferenceCallState::GivingBack, CallEvent::Released) => self.claim_or_go(ClaimRole::Fresh),
             (ReferenceCallState::GivingBack, CallEvent::StoreFailed(_)) => {
                 self.notices.push(CallNotice::StoreFailed { continues: false });
-                let told = self.told(Err(store_unavailable()));
-                let told = self.judge(told, None);
+                let response = self.response(Err(store_unavailable()));
+                let response = self.judge(response, None);
                 self.doubt();
-                self.finish(told, Vec::new())
+                self.finish(response, Vec::new())
             }
             (ReferenceCallState::Spending, CallEvent::Spent(spend)) if spend.may_run() => self.start_or_go(),
             (ReferenceCallState::Spending, CallEvent::Spent(_)) => {
@@ -404,12 +404,12 @@ impl ReferenceCall {
                 let since = now.since(self.arrived);
                 if let Some(record) = &mut self.record {
                     record.started = true;
-                    record.seen_end_by = record.seen_end_by.map(|by| by + since);
+                    record.end_observed_by = record.end_observed_by.map(|by| by + since);
                 }
                 self.attempt()
             }
             (ReferenceCallState::Starting, CallEvent::Started(StartVerdict::Lost)) => self.look_again(),
-            (ReferenceCallState::Starting, CallEvent::StoreFailed(_)) if self.goes_on() => {
+            (ReferenceCallState::Starting, CallEvent::StoreFailed(_)) if self.continues() => {
                 self.notices.push(CallNotice::StoreFailed { continues: true });
                 self.sight = ClaimCondition::Down;
                 self.attempt()
@@ -465,10 +465,10 @@ impl ReferenceCall {
             (ReferenceCallState::Settling(settling), CallEvent::Ran(outcome)) => {
                 self.ran_late(settling, outcome)
             }
-            (ReferenceCallState::Settling(settling), CallEvent::Settled) => self.end_was_seen(settling),
+            (ReferenceCallState::Settling(settling), CallEvent::Settled) => self.end_observed(settling),
             (ReferenceCallState::Settling(settling), CallEvent::Woke(_)) => self.marked(settling),
             (ReferenceCallState::Settling(settling), CallEvent::DriverEnds) => self.close(settling),
-            (ReferenceCallState::Saving(told, _), CallEvent::Saved(verdict)) => {
+            (ReferenceCallState::Saving(response, _), CallEvent::Saved(verdict)) => {
                 let (recorded, receipt) = match verdict {
                     SaveVerdict::Saved(receipt) => (RecordStatus::Yes, Some(receipt.clone())),
                     SaveVerdict::FenceLost => {
@@ -478,17 +478,22 @@ impl ReferenceCall {
                         (RecordStatus::No, None)
                     }
                 };
-                self.finish(ExpectedResponse { recorded, receipt, ..told }, Vec::new())
+                self.finish(ExpectedResponse { recorded, receipt, ..response }, Vec::new())
             }
-            (ReferenceCallState::Saving(told, ending), CallEvent::StoreFailed(_)) => {
+            (ReferenceCallState::Saving(response, ending), CallEvent::StoreFailed(_)) => {
                 self.notices.push(CallNotice::StoreFailed { continues: true });
-                let kept = self.saved(ending).map(ExpectedFollowUp::Save).into_iter().collect();
-                self.finish(ExpectedResponse { recorded: RecordStatus::No, receipt: None, ..told }, kept)
+                let follow_ups = self.saved(ending).map(ExpectedFollowUp::Save).into_iter().collect();
+                self.finish(
+                    ExpectedResponse { recorded: RecordStatus::No, receipt: None, ..response },
+                    follow_ups,
+                )
             }
-            (ReferenceCallState::Releasing(told, kept), CallEvent::Released) => self.finish(told, kept),
-            (ReferenceCallState::Releasing(told, mut kept), CallEvent::StoreFailed(_)) => {
-                kept.extend(self.release_of_claim().map(ExpectedFollowUp::Release));
-                self.finish(told, kept)
+            (ReferenceCallState::Releasing(response, follow_ups), CallEvent::Released) => {
+                self.finish(response, follow_ups)
+            }
+            (ReferenceCallState::Releasing(response, mut follow_ups), CallEvent::StoreFailed(_)) => {
+                follow_ups.extend(self.release_of_claim().map(ExpectedFollowUp::Release));
+                self.finish(response, follow_ups)
             }
             (state, _) => self.stay(state),
         }
@@ -584,7 +589,7 @@ impl ReferenceCall {
     }
 
     /// Returns true if it continues when the store cannot be asked (D17).
-    fn goes_on(&self) -> bool {
+    fn continues(&self) -> bool {
         let dedupe = &self.policy.dedupe;
         let refuses_key =
             self.is_explicit() && dedupe.explicit_key_on_store_failure == StoreFailurePolicy::Refuse;
@@ -674,7 +679,10 @@ impl ReferenceCall {
             policy: &self.policy.approval,
             shape: if is_dangerous { ArgumentRisk::Dangerous } else { ArgumentRisk::Ordinary },
             channel: self.request.channel,
-            grant: self.machines.approvals.grant_for(wanted(&self.request, operator_only), self.now),
+            grant: self
+                .machines
+                .approvals
+                .grant_for(approval_subject(&self.request, operator_only), self.now),
             deadline: self.latest_start(),
         };
         match approval::plan(situation, self.now) {
@@ -731,8 +739,8 @@ fn end(by: Option<Timestamp>, now: Timestamp) -> SettleStatus {
     }
 }
 
-fn speaks_until(settling: &ReferenceSettling) -> Option<Timestamp> {
-    settling.speaks_until.filter(|_| settling.attempt.is_some())
+fn proof_expected_until(settling: &ReferenceSettling) -> Option<Timestamp> {
+    settling.proof_expected_until.filter(|_| settling.attempt.is_some())
 }
 
 fn observed(source: &FaultSource) -> UnknownOutcomeReason {

@@ -46,12 +46,12 @@ impl ReferenceCall {
             settling.attempt = Some(attempt);
         }
         if std::mem::take(&mut settling.cancel) && settling.attempt.is_some() {
-            settling.speaks_until = Some(now + Duration::from_millis(100));
+            settling.proof_expected_until = Some(now + Duration::from_millis(100));
             self.state = ReferenceCallState::Settling(settling);
             return ExpectedStep::CancelUpstream;
         }
         let end = end(settling.by, now);
-        let may_speak = speaks_until(&settling).is_none_or(|until| until <= now);
+        let may_speak = proof_expected_until(&settling).is_none_or(|until| until <= now);
         if self.is_waited_for() && may_speak && (is_settled || !self.can_wait(end)) {
             return self.tell(settling);
         }
@@ -69,20 +69,20 @@ impl ReferenceCall {
             return self.settling_since.map(|since| since + self.policy.settling.child_stop_time());
         }
         let total = settling.attempt.as_ref()?.watchdog.total_at();
-        Some(speaks_until(settling).map_or(total, |until| until.max(total)))
+        Some(proof_expected_until(settling).map_or(total, |until| until.max(total)))
     }
 
     pub(super) fn settling_wakes_at(&self, settling: &ReferenceSettling) -> Option<Timestamp> {
-        let told = |at: Timestamp| speaks_until(settling).map_or(at, |until| until.max(at));
-        let waits = self.is_waited_for().then(|| told(self.waits_until()));
-        let by = settling.by.filter(|_| self.is_waited_for()).map(told);
+        let respond_at = |at: Timestamp| proof_expected_until(settling).map_or(at, |until| until.max(at));
+        let waits = self.is_waited_for().then(|| respond_at(self.waits_until()));
+        let by = settling.by.filter(|_| self.is_waited_for()).map(respond_at);
         let has_places = settling.attempt.as_ref().is_some_and(|attempt| attempt.tickets.has_places);
         let leaves = settling.by.filter(|_| has_places);
         let saves = settling.save_at.filter(|_| settling.unsaved && settling.attempt.is_some());
         [waits, by, leaves, saves, self.observed_until(settling)].into_iter().flatten().min()
     }
 
-    pub(super) fn end_was_seen(&mut self, mut settling: ReferenceSettling) -> ExpectedStep {
+    pub(super) fn end_observed(&mut self, mut settling: ReferenceSettling) -> ExpectedStep {
         if settling.by.is_some() {
             return self.marked(settling);
         }
@@ -119,7 +119,7 @@ impl ReferenceCall {
                 );
             }
         }
-        let says_something = matches!(
+        let is_conclusive = matches!(
             outcome,
             AttemptReport::Success { .. }
                 | AttemptReport::InputRequired { .. }
@@ -127,7 +127,7 @@ impl ReferenceCall {
                 | AttemptReport::Failure { fault: AttemptFault { source: FaultSource::TooLarge, .. }, .. }
         );
         match settling.attempt.take() {
-            Some(attempt) if says_something => self.ran(attempt, outcome),
+            Some(attempt) if is_conclusive => self.ran(attempt, outcome),
             attempt => {
                 settling.attempt = attempt;
                 self.drop_attempt(&mut settling);
@@ -137,19 +137,19 @@ impl ReferenceCall {
     }
 
     pub(super) fn tell(&mut self, mut settling: ReferenceSettling) -> ExpectedStep {
-        let told = self.unknown(&settling);
+        let response = self.unknown(&settling);
         if settling.attempt.is_none() && settling.by.is_some() {
-            let kept = self.unsaved(&mut settling);
-            return self.finish(told, kept);
+            let follow_ups = self.unsaved(&mut settling);
+            return self.finish(response, follow_ups);
         }
-        self.answer_early(ReferenceCallState::Settling(settling), told, UpstreamSignal::NoSignal)
+        self.answer_early(ReferenceCallState::Settling(settling), response, UpstreamSignal::NoSignal)
     }
 
     pub(super) fn close(&mut self, mut settling: ReferenceSettling) -> ExpectedStep {
         self.drop_attempt(&mut settling);
-        let told = self.unknown(&settling);
-        let kept = self.unsaved(&mut settling);
-        self.finish(told, kept)
+        let response = self.unknown(&settling);
+        let follow_ups = self.unsaved(&mut settling);
+        self.finish(response, follow_ups)
     }
 
     /// Returns the records that are still to be written. If the end will not be reported, it is the time by which the
@@ -180,15 +180,18 @@ impl ReferenceCall {
             (Some(_), Some(_)) => RecordStatus::Yes,
             (Some(_), None) => RecordStatus::No,
         };
-        let told = ExpectedResponse {
+        let response = ExpectedResponse {
             recorded,
             receipt: settling.receipt.clone().filter(|_| is_over),
-            unknown: Some(UnknownOutcomeInfo { observed: settling.observed, ended: is_over }),
-            ..self.told(Err(ExpectedFailure { retry_after, ..failed(settling.code, &settling.rule, false) }))
+            unknown: Some(UnknownOutcomeInfo { observed: settling.observed, is_final: is_over }),
+            ..self.response(Err(ExpectedFailure {
+                retry_after,
+                ..failed(settling.code, &settling.rule, false)
+            }))
         };
         match settling.severity {
-            Some(severity) => self.judge_run(told, Some(severity), None),
-            None => self.judge(told, None),
+            Some(severity) => self.judge_run(response, Some(severity), None),
+            None => self.judge(response, None),
         }
     }
 }

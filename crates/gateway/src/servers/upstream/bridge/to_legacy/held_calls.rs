@@ -76,22 +76,22 @@ impl HeldCalls {
 
     /// Holds a call. Returns its state, or `None` if there is no room.
     fn hold(&self, waiting: HeldCall) -> Option<String> {
-        let mut held = self.0.lock();
-        if held.len() >= MOST_HELD {
+        let mut calls = self.0.lock();
+        if calls.len() >= MOST_HELD {
             return None;
         }
         let state = new_state()?;
-        held.insert(state.clone(), waiting);
+        calls.insert(state.clone(), waiting);
         Some(state)
     }
 
     /// Releases the call of this state if it equals this request.
     fn release(&self, state: &str, request: &RpcMessage) -> HeldCallLookup {
-        let mut held = self.0.lock();
-        if held.get(state).is_some_and(|waiting| !is_same(&waiting.request, request)) {
+        let mut calls = self.0.lock();
+        if calls.get(state).is_some_and(|waiting| !is_same(&waiting.request, request)) {
             return HeldCallLookup::OfAnother;
         }
-        held.remove(state).map_or(HeldCallLookup::Unknown, HeldCallLookup::Released)
+        calls.remove(state).map_or(HeldCallLookup::Unknown, HeldCallLookup::Released)
     }
 
     /// Drops a call. Returns true if it was still held.
@@ -107,10 +107,10 @@ pub(super) async fn call(
     request: &RpcMessage,
     hear: Option<NotificationHandler>,
 ) -> Result<PendingRequest, AttemptFault> {
-    let (said, hearing) = mpsc::channel(QUESTIONS);
-    let running = RunningRequest::new(request, messages::capabilities(request), hear.clone(), Some(said));
-    let ears = NotificationReceivers { hear, running: Some(running.clone()) };
-    let sent = server.pass(&messages::request(request), ears).await?;
+    let (events, hearing) = mpsc::channel(QUESTIONS);
+    let running = RunningRequest::new(request, messages::capabilities(request), hear.clone(), Some(events));
+    let receivers = NotificationReceivers { hear, running: Some(running.clone()) };
+    let sent = server.pass(&messages::request(request), receivers).await?;
     let sent_as = SentRequestNumber::of(&sent);
     let place = server.pending.enter(Generation::NONE, NotificationReceivers::default());
     let holder = CallHolder {
@@ -124,16 +124,16 @@ pub(super) async fn call(
         hearing,
         waits: ClientWait::At(place.number),
         open: BTreeMap::new(),
-        asked: 0,
+        question_count: 0,
         outcome: None,
     };
-    let (tell, told) = tokio::sync::oneshot::channel();
+    let (own_sender, own_receiver) = tokio::sync::oneshot::channel();
     let holding = tokio::spawn(async move {
-        if let Ok(own) = told.await {
+        if let Ok(own) = own_receiver.await {
             holder.hold(own).await;
         }
     });
-    let _ = tell.send(holding.abort_handle());
+    let _ = own_sender.send(holding.abort_handle());
     Ok(place.brought_by(holding.abort_handle(), sent_as))
 }
 
@@ -148,7 +148,7 @@ pub(super) async fn resume(
     if !state.starts_with(STATE) {
         return server.answered(refusal("this requestState is not valid"));
     }
-    let waiting = match bridge.held.release(&state, request) {
+    let waiting = match bridge.held_calls.release(&state, request) {
         HeldCallLookup::Released(waiting) => waiting,
         HeldCallLookup::Unknown => return server.pending.answered_with(Err(unknown())),
         HeldCallLookup::OfAnother => {
@@ -161,11 +161,11 @@ pub(super) async fn resume(
     server.pending.set_handler(sent_as.number(), hear);
     let answers = request.param("inputResponses").and_then(|text| JsonText::parse(text.to_owned()).ok());
     let came_back = HoldEvent::Resumed(place.number, answers);
-    let is_told = match &running.said {
-        Some(said) => said.send(came_back).await.is_ok(),
+    let is_delivered = match &running.events {
+        Some(events) => events.send(came_back).await.is_ok(),
         None => false,
     };
-    if !is_told {
+    if !is_delivered {
         server.pending.settle(place.number, Err(unknown()));
     }
     place.brought_by(holding, sent_as)
@@ -184,7 +184,7 @@ struct CallHolder {
     waits: ClientWait,
     /// The open input requests of the server, by the keys that the client sees.
     open: BTreeMap<String, (Generation, RpcMessage)>,
-    asked: u64,
+    question_count: u64,
     /// The outcome of the call, if it arrived while no client waited.
     outcome: Option<Result<RpcMessage, AttemptFault>>,
 }
@@ -219,12 +219,12 @@ impl CallHolder {
                     self.outcome = Some(answer);
                     self.open.clear();
                 }
-                said = self.hearing.recv() => match said {
-                    Some(said) => self.hear(said).await,
+                event = self.hearing.recv() => match event {
+                    Some(event) => self.hear(event).await,
                     None => return,
                 },
                 () = too_long => match &self.waits {
-                    ClientWait::ToComeBack(state, _) if !self.bridge.held.forget(state) => {
+                    ClientWait::ToComeBack(state, _) if !self.bridge.held_calls.forget(state) => {
                         self.waits = ClientWait::Resuming(Instant::now() + COMING);
                     }
                     ClientWait::At(_) | ClientWait::ToComeBack(..) | ClientWait::Resuming(_) => return self.give_up().await,
@@ -243,13 +243,13 @@ impl CallHolder {
         }
     }
 
-    async fn hear(&mut self, said: HoldEvent) {
-        match said {
+    async fn hear(&mut self, event: HoldEvent) {
+        match event {
             // The call has ended, so its input request is ignored.
             HoldEvent::Asked(..) if self.outcome.is_some() => {}
             HoldEvent::Asked(life, request) => {
-                self.asked += 1;
-                self.open.insert(format!("q{}", self.asked), (life, request));
+                self.question_count += 1;
+                self.open.insert(format!("q{}", self.question_count), (life, request));
             }
             HoldEvent::Withdrawn(id) => {
                 self.open.retain(|_, (_, request)| request.id().is_none_or(|own| !own.is(&id)));
@@ -276,12 +276,12 @@ impl CallHolder {
             sent_as: self.sent_as.clone(),
             holding: own.clone(),
         };
-        let Some(state) = self.bridge.held.hold(waiting) else {
+        let Some(state) = self.bridge.held_calls.hold(waiting) else {
             return self.refuse("too many calls wait for input of their clients").await;
         };
-        let asked: Vec<(&str, &RpcMessage)> =
+        let questions: Vec<(&str, &RpcMessage)> =
             self.open.iter().map(|(key, (_, request))| (key.as_str(), request)).collect();
-        let answer = self.bridge.about.input_required(&asked, &state);
+        let answer = self.bridge.about.input_required(&questions, &state);
         self.waits = ClientWait::ToComeBack(state, Instant::now() + HOLD);
         self.pending.settle(number, Ok(answer));
     }
@@ -289,23 +289,24 @@ impl CallHolder {
     async fn give_up(mut self) {
         // Clients whose event is no longer processed get an error.
         self.hearing.close();
-        while let Ok(said) = self.hearing.try_recv() {
-            if let HoldEvent::Resumed(number, _) = said {
+        while let Ok(event) = self.hearing.try_recv() {
+            if let HoldEvent::Resumed(number, _) = event {
                 self.pending.settle(number, Err(unknown()));
             }
         }
         if self.outcome.is_none() {
             self.refuse("the client did not answer in time").await;
             if let Some(server) = self.server.upgrade() {
-                let why = "the client did not come back for the answer";
-                server.pass_notification(&cancel(&self.sent.id(), why)).await;
+                let reason = "the client did not come back for the answer";
+                server.pass_notification(&cancel(&self.sent.id(), reason)).await;
             }
         }
     }
 
-    async fn refuse(&mut self, why: &str) {
+    async fn refuse(&mut self, reason: &str) {
         for (_, (life, request)) in std::mem::take(&mut self.open) {
-            let refused = |id: &RpcId| RpcMessage::error_response(Some(id), code::INTERNAL_ERROR, why, None);
+            let refused =
+                |id: &RpcId| RpcMessage::error_response(Some(id), code::INTERNAL_ERROR, reason, None);
             self.answer(life, request.id(), refused).await;
         }
     }
@@ -326,8 +327,8 @@ fn unknown() -> AttemptFault {
     )
 }
 
-fn refusal(why: &str) -> RpcMessage {
-    RpcMessage::error_response(Some(&no_id()), code::INVALID_PARAMS, why, None)
+fn refusal(reason: &str) -> RpcMessage {
+    RpcMessage::error_response(Some(&no_id()), code::INVALID_PARAMS, reason, None)
 }
 
 /// Returns a random state, or `None` if the system has no randomness.
@@ -358,8 +359,8 @@ mod tests {
         let request =
             parsed(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t","arguments":{}}}"#);
         let pending = Arc::<PendingRequests>::default();
-        let (said, hearing) = mpsc::channel(QUESTIONS);
-        let running = RunningRequest::new(&request, messages::capabilities(&request), None, Some(said));
+        let (events, hearing) = mpsc::channel(QUESTIONS);
+        let running = RunningRequest::new(&request, messages::capabilities(&request), None, Some(events));
         let sent = pending
             .enter(Generation(1), NotificationReceivers { hear: None, running: Some(running.clone()) });
         let place = pending.enter(Generation::NONE, NotificationReceivers::default());
@@ -375,7 +376,7 @@ mod tests {
             hearing,
             waits: ClientWait::At(place.number),
             open: BTreeMap::new(),
-            asked: 0,
+            question_count: 0,
             outcome: None,
         };
         let holding = tokio::spawn(async move {
@@ -392,34 +393,35 @@ mod tests {
     }
 
     impl HeldTestCall {
-        async fn asks(&mut self) -> RpcMessage {
+        async fn ask_input(&mut self) -> RpcMessage {
             let request = parsed(r#"{"jsonrpc":"2.0","id":"q","method":"roots/list"}"#);
-            let said = self.running.said.clone().unwrap();
-            said.send(HoldEvent::Asked(Generation(1), request))
+            let events = self.running.events.clone().unwrap();
+            events
+                .send(HoldEvent::Asked(Generation(1), request))
                 .await
                 .unwrap_or_else(|_| panic!("it is heard"));
             self.place.answer().await.unwrap()
         }
 
-        fn is_held(&self, asked: &RpcMessage) -> bool {
-            let state = scan::get(asked.result().unwrap(), "requestState").and_then(scan::string).unwrap();
-            self.bridge.held.0.lock().contains_key(&*state)
+        fn is_held(&self, answer: &RpcMessage) -> bool {
+            let state = scan::get(answer.result().unwrap(), "requestState").and_then(scan::string).unwrap();
+            self.bridge.held_calls.0.lock().contains_key(&*state)
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_call_is_held_for_ten_minutes_and_no_longer() {
         let mut call = called(&bridge());
-        let asked = call.asks().await;
-        assert_eq!(scan::get(asked.result().unwrap(), "resultType"), Some("\"input_required\""));
+        let required = call.ask_input().await;
+        assert_eq!(scan::get(required.result().unwrap(), "resultType"), Some("\"input_required\""));
         // The client has its input request and dropped the pending request.
         let (pending, bridge, number) = (call.pending.clone(), call.bridge.clone(), call.number);
         tokio::time::sleep(HOLD - Duration::from_secs(1)).await;
-        assert!(call.is_held(&asked));
+        assert!(call.is_held(&required));
         drop(call);
         assert_eq!(pending.running(Generation(1), Some(number)).len(), 1, "it runs on");
         tokio::time::sleep(Duration::from_secs(2)).await;
-        assert!(bridge.held.0.lock().is_empty());
+        assert!(bridge.held_calls.0.lock().is_empty());
         assert_eq!(pending.all_running().len(), 0, "nobody waits for it any more");
     }
 
@@ -427,16 +429,16 @@ mod tests {
     async fn a_client_that_resumes_at_the_last_moment_gets_the_answer() {
         let bridge = bridge();
         let mut call = called(&bridge);
-        let asked = call.asks().await;
-        let state = scan::get(asked.result().unwrap(), "requestState").and_then(scan::string).unwrap();
+        let required = call.ask_input().await;
+        let state = scan::get(required.result().unwrap(), "requestState").and_then(scan::string).unwrap();
         let request =
             parsed(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t","arguments":{}}}"#);
-        assert!(matches!(bridge.held.release(&state, &request), HeldCallLookup::Released(_)));
+        assert!(matches!(bridge.held_calls.release(&state, &request), HeldCallLookup::Released(_)));
         // The time limit passes before the client's event arrives.
         tokio::time::sleep(HOLD + Duration::from_secs(1)).await;
-        let said = call.running.said.clone().unwrap();
+        let events = call.running.events.clone().unwrap();
         let mut again = call.pending.enter(Generation::NONE, NotificationReceivers::default());
-        assert!(said.send(HoldEvent::Resumed(again.number, None)).await.is_ok());
+        assert!(events.send(HoldEvent::Resumed(again.number, None)).await.is_ok());
         let answer = parsed(&format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{}}}}"#, call.number));
         call.pending.complete(Generation(1), &RpcId::number(call.number), answer);
         assert!(again.answer().await.is_ok());
@@ -456,15 +458,15 @@ mod tests {
     async fn the_outcome_of_a_held_call_is_stored_for_its_client() {
         let bridge = bridge();
         let mut call = called(&bridge);
-        call.asks().await;
+        call.ask_input().await;
         let fault = AttemptFault::new(
             FaultSource::Transport { error: TransportError::ConnectionReset, written: true },
             "gone",
         );
         call.pending.fail_all(Generation(1), &fault);
-        let said = call.running.said.clone().unwrap();
+        let events = call.running.events.clone().unwrap();
         let mut again = call.pending.enter(Generation::NONE, NotificationReceivers::default());
-        said.send(HoldEvent::Resumed(again.number, None)).await.unwrap_or_else(|_| panic!("it is heard"));
+        events.send(HoldEvent::Resumed(again.number, None)).await.unwrap_or_else(|_| panic!("it is heard"));
         assert_eq!(again.answer().await, Err(fault));
     }
 
@@ -474,13 +476,13 @@ mod tests {
         let mut all = Vec::new();
         for _ in 0..MOST_HELD {
             let mut call = called(&bridge);
-            call.asks().await;
+            call.ask_input().await;
             all.push(call);
         }
         let mut call = called(&bridge);
-        let late = tokio::time::timeout(Duration::from_secs(1), call.asks()).await;
+        let late = tokio::time::timeout(Duration::from_secs(1), call.ask_input()).await;
         assert!(late.is_err(), "its server is refused, and the call goes on");
-        assert_eq!(bridge.held.0.lock().len(), MOST_HELD);
+        assert_eq!(bridge.held_calls.0.lock().len(), MOST_HELD);
         let answer = parsed(&format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{}}}}"#, call.number));
         call.pending.complete(Generation(1), &RpcId::number(call.number), answer);
         assert!(call.place.answer().await.is_ok());

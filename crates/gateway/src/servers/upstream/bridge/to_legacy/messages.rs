@@ -66,14 +66,14 @@ impl LegacyServerInfo {
     }
 
     /// Returns a result that requests this input from the client.
-    pub(super) fn input_required(&self, asked: &[(&str, &RpcMessage)], state: &str) -> RpcMessage {
-        let asked: Vec<(&str, JsonText)> =
-            asked.iter().map(|(key, request)| (*key, question(request))).collect();
-        let asked = object(asked.iter().map(|(key, question)| (*key, question.as_str())));
+    pub(super) fn input_required(&self, questions: &[(&str, &RpcMessage)], state: &str) -> RpcMessage {
+        let questions: Vec<(&str, JsonText)> =
+            questions.iter().map(|(key, request)| (*key, question(request))).collect();
+        let questions = object(questions.iter().map(|(key, question)| (*key, question.as_str())));
         let state = JsonText::string(state);
         let result = object([
             ("resultType", INPUT_REQUIRED),
-            ("inputRequests", asked.as_str()),
+            ("inputRequests", questions.as_str()),
             ("requestState", state.as_str()),
         ]);
         self.signed(RpcMessage::result_response(&no_id(), &result))
@@ -187,9 +187,9 @@ mod tests {
 
     #[test]
     fn the_handshake_has_the_introduction_of_a_modern_client() {
-        let asked = initialize(&modern());
+        let request = initialize(&modern());
         assert_eq!(
-            value(asked.params().unwrap()),
+            value(request.params().unwrap()),
             json!({
                 "protocolVersion": "2025-11-25",
                 "capabilities": { "sampling": {} },
@@ -241,11 +241,12 @@ mod tests {
 
     #[test]
     fn input_requests_of_a_server_are_in_a_result() {
-        let asked = parsed(json!({ "jsonrpc": "2.0", "id": "q", "method": "elicitation/create", "params": {
-            "message": "who?", "requestedSchema": {},
-        }}));
+        let elicitation =
+            parsed(json!({ "jsonrpc": "2.0", "id": "q", "method": "elicitation/create", "params": {
+                "message": "who?", "requestedSchema": {},
+            }}));
         let roots = parsed(json!({ "jsonrpc": "2.0", "id": 9, "method": "roots/list" }));
-        let required = about().input_required(&[("1", &asked), ("2", &roots)], "secret");
+        let required = about().input_required(&[("1", &elicitation), ("2", &roots)], "secret");
         let result = value(required.result().unwrap());
         assert_eq!(
             result["inputRequests"],

@@ -30,7 +30,7 @@ pub(super) struct LegacyBridge {
     about: LegacyServerInfo,
     /// The current log level of the server, as set by the gateway.
     level: tokio::sync::Mutex<Option<LogSeverity>>,
-    held: HeldCalls,
+    held_calls: HeldCalls,
     listeners: Arc<ClientSubscriptions>,
 }
 
@@ -40,7 +40,7 @@ impl LegacyBridge {
         Some(Self {
             about: LegacyServerInfo::of(answer.result()?),
             level: tokio::sync::Mutex::default(),
-            held: HeldCalls::default(),
+            held_calls: HeldCalls::default(),
             listeners: Arc::default(),
         })
     }
@@ -51,13 +51,13 @@ impl LegacyBridge {
     }
 
     pub(super) fn stop(&self) {
-        self.held.stop();
+        self.held_calls.stop();
     }
 
     /// Sets the log level of the server to the most verbose one that requests in flight want. A failure is not retried,
     /// because the request itself matters more.
     async fn log_for(&self, server: &Arc<UpstreamServer>, request: &RpcMessage) {
-        let Some(wanted) = request.meta_text(LOG_LEVEL).and_then(|text| LogSeverity::of(&text)) else {
+        let Some(requested) = request.meta_text(LOG_LEVEL).and_then(|text| LogSeverity::of(&text)) else {
             return;
         };
         if !self.about.has("logging") {
@@ -66,7 +66,7 @@ impl LegacyBridge {
         let mut level = self.level.lock().await;
         let others = server.pending.all_running();
         let others = others.iter().filter_map(|running| running.level());
-        let most = others.chain([wanted]).min().unwrap_or(wanted);
+        let most = others.chain([requested]).min().unwrap_or(requested);
         if *level == Some(most) {
             return;
         }
@@ -74,8 +74,9 @@ impl LegacyBridge {
         let name = JsonText::string(most.name());
         let params = object([("level", name.as_str())]);
         let request = RpcMessage::request(&no_id(), "logging/setLevel", Some(&params));
-        let asked = async { server.pass(&request, NotificationReceivers::default()).await?.answer().await };
-        if let Ok(Ok(answer)) = timeout(HANDSHAKE, asked).await {
+        let exchange =
+            async { server.pass(&request, NotificationReceivers::default()).await?.answer().await };
+        if let Ok(Ok(answer)) = timeout(HANDSHAKE, exchange).await {
             server.handshake.answered(&request, &answer);
         }
     }
@@ -102,14 +103,14 @@ pub(super) async fn send(
         return held_calls::call(server, bridge, request, hear).await;
     }
     let running = RunningRequest::new(request, messages::capabilities(request), hear.clone(), None);
-    let ears = NotificationReceivers { hear, running: Some(running) };
-    let place = server.pass(&messages::request(request), ears).await?;
+    let receivers = NotificationReceivers { hear, running: Some(running) };
+    let place = server.pass(&messages::request(request), receivers).await?;
     let (bridge, method) = (bridge.clone(), method.to_owned());
     Ok(place.with_conversion(move |answer| bridge.about.answer(&method, &answer)))
 }
 
 /// Routes a notification of the server. Returns it if the client's connection gets it unchanged.
-pub(super) fn told(
+pub(super) fn route_notification(
     server: &Arc<UpstreamServer>,
     bridge: &LegacyBridge,
     message: RpcMessage,
@@ -129,10 +130,10 @@ pub(super) fn told(
         }
         // The server cancels its own request.
         Some("notifications/cancelled") => {
-            let asked = message.param("requestId")?;
+            let request_id = message.param("requestId")?;
             for running in server.pending.running(life, None) {
-                if let Some(said) = &running.said {
-                    let _ = said.try_send(HoldEvent::Withdrawn(asked.to_owned()));
+                if let Some(events) = &running.events {
+                    let _ = events.try_send(HoldEvent::Withdrawn(request_id.to_owned()));
                 }
             }
             None
@@ -146,7 +147,7 @@ pub(super) fn told(
 }
 
 /// Routes a request of the server to the only call that it can belong to.
-pub(super) async fn asked(
+pub(super) async fn route_request(
     server: &Arc<UpstreamServer>,
     request: &RpcMessage,
     (life, on): (Generation, Option<u64>),
@@ -156,9 +157,9 @@ pub(super) async fn asked(
         Some("ping") => return server.answer(life, &nothing().rewrite().id(&id).finish()).await,
         method => for_one_call(server, method.unwrap_or_default(), request, (life, on)),
     };
-    if let Err((code, why)) = refused {
-        tracing::debug!(event = "bridge.refused", server = %server.name, why);
-        server.answer(life, &RpcMessage::error_response(Some(&id), code, &why, None)).await;
+    if let Err((code, reason)) = refused {
+        tracing::debug!(event = "bridge.refused", server = %server.name, "why" = reason);
+        server.answer(life, &RpcMessage::error_response(Some(&id), code, &reason, None)).await;
     }
 }
 
@@ -169,15 +170,16 @@ fn for_one_call(
     (life, on): (Generation, Option<u64>),
 ) -> Result<(), (i64, String)> {
     let running = server.pending.running(life, on);
-    let mut calls = running.iter().filter_map(|running| Some((running, running.said.as_ref()?)));
-    let (Some((running, said)), None) = (calls.next(), calls.next()) else {
-        let why = "the client can only be asked while exactly one call of it runs";
-        return Err((code::INVALID_REQUEST, why.to_owned()));
+    let mut calls = running.iter().filter_map(|running| Some((running, running.events.as_ref()?)));
+    let (Some((running, events)), None) = (calls.next(), calls.next()) else {
+        let reason = "the client can only be asked while exactly one call of it runs";
+        return Err((code::INVALID_REQUEST, reason.to_owned()));
     };
     let capabilities = running.capabilities.lock().clone();
     can_be_asked(capabilities.as_str(), method, request.params())
-        .map_err(|why| (code::METHOD_NOT_FOUND, why))?;
-    said.try_send(HoldEvent::Asked(life, request.clone()))
+        .map_err(|reason| (code::METHOD_NOT_FOUND, reason))?;
+    events
+        .try_send(HoldEvent::Asked(life, request.clone()))
         .map_err(|_| (code::INTERNAL_ERROR, "too many questions wait for the client".to_owned()))
 }
 

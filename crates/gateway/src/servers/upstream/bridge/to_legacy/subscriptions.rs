@@ -24,7 +24,7 @@ pub(super) struct ClientSubscriptions(Mutex<BTreeMap<u64, ClientSubscription>>);
 
 struct ClientSubscription {
     hear: NotificationHandler,
-    wants: SubscriptionFilter,
+    filter: SubscriptionFilter,
 }
 
 /// The filter of a subscription.
@@ -56,20 +56,20 @@ pub(super) async fn listen(
         return refused(server, code::INTERNAL_ERROR, "the limit of subscriptions is reached");
     }
     let has = |capability, part| bridge.about.has_within(capability, part);
-    let asked = SubscriptionFilter::of(filter);
-    let wants = SubscriptionFilter {
-        tools: asked.tools && has("tools", "listChanged"),
-        prompts: asked.prompts && has("prompts", "listChanged"),
-        resources: asked.resources && has("resources", "listChanged"),
-        watched: if has("resources", "subscribe") { asked.watched } else { Vec::new() },
+    let requested = SubscriptionFilter::of(filter);
+    let accepted = SubscriptionFilter {
+        tools: requested.tools && has("tools", "listChanged"),
+        prompts: requested.prompts && has("prompts", "listChanged"),
+        resources: requested.resources && has("resources", "listChanged"),
+        watched: if has("resources", "subscribe") { requested.watched } else { Vec::new() },
     };
     let place = server.pending.enter(Generation::NONE, NotificationReceivers::default());
     let number = place.number;
     // Events during the acknowledgement may be missed: the client has no guarantee for them yet.
-    let watched = watch(server, &bridge.listeners, wants.watched).await;
-    let wants = SubscriptionFilter { watched, ..wants };
-    hear(&wants.acknowledged());
-    bridge.listeners.0.lock().insert(number, ClientSubscription { hear, wants });
+    let watched = watch(server, &bridge.listeners, accepted.watched).await;
+    let accepted = SubscriptionFilter { watched, ..accepted };
+    hear(&accepted.acknowledged());
+    bridge.listeners.0.lock().insert(number, ClientSubscription { hear, filter: accepted });
     let until =
         SubscriptionGuard { number, listeners: bridge.listeners.clone(), server: Arc::downgrade(server) };
     place.with_conversion(move |answer| {
@@ -86,7 +86,7 @@ async fn watch(
 ) -> Vec<String> {
     let mut watched = Vec::new();
     for uri in uris.into_iter().take(MOST_WATCHED) {
-        if listeners.is_watched(&uri) || asked(server, "resources/subscribe", &uri).await {
+        if listeners.is_watched(&uri) || request_subscription(server, "resources/subscribe", &uri).await {
             watched.push(uri);
         }
     }
@@ -94,19 +94,19 @@ async fn watch(
 }
 
 /// Sends a subscription request for a resource. Returns true if the server accepted it.
-async fn asked(server: &Arc<UpstreamServer>, method: &str, uri: &str) -> bool {
+async fn request_subscription(server: &Arc<UpstreamServer>, method: &str, uri: &str) -> bool {
     let uri = JsonText::string(uri);
     let params = object([("uri", uri.as_str())]);
     let request = RpcMessage::request(&no_id(), method, Some(&params));
-    let asked = async { server.pass(&request, NotificationReceivers::default()).await?.answer().await };
-    match timeout(HANDSHAKE, asked).await {
+    let exchange = async { server.pass(&request, NotificationReceivers::default()).await?.answer().await };
+    match timeout(HANDSHAKE, exchange).await {
         Ok(Ok(answer)) => server.handshake.answered(&request, &answer),
         Ok(Err(_)) | Err(_) => false,
     }
 }
 
-fn refused(server: &Arc<UpstreamServer>, code: i64, why: &str) -> PendingRequest {
-    server.answered(RpcMessage::error_response(Some(&no_id()), code, why, None))
+fn refused(server: &Arc<UpstreamServer>, code: i64, reason: &str) -> PendingRequest {
+    server.answered(RpcMessage::error_response(Some(&no_id()), code, reason, None))
 }
 
 impl ClientSubscriptions {
@@ -115,18 +115,18 @@ impl ClientSubscriptions {
         let method = message.method().unwrap_or_default();
         let uri = message.param_text("uri").unwrap_or_default();
         let is_wanted: &dyn Fn(&SubscriptionFilter) -> bool = match method {
-            "notifications/tools/list_changed" => &|wants| wants.tools,
-            "notifications/prompts/list_changed" => &|wants| wants.prompts,
-            "notifications/resources/list_changed" => &|wants| wants.resources,
+            "notifications/tools/list_changed" => &|filter| filter.tools,
+            "notifications/prompts/list_changed" => &|filter| filter.prompts,
+            "notifications/resources/list_changed" => &|filter| filter.resources,
             // The updated resource may be a part of a watched one.
             "notifications/resources/updated" => {
-                &|wants| wants.watched.iter().any(|watched| uri.starts_with(watched.as_str()))
+                &|filter| filter.watched.iter().any(|watched| uri.starts_with(watched.as_str()))
             }
             _ => return false,
         };
         let hearing: Vec<NotificationHandler> = {
             let listeners = self.0.lock();
-            listeners.values().filter(|one| is_wanted(&one.wants)).map(|one| one.hear.clone()).collect()
+            listeners.values().filter(|one| is_wanted(&one.filter)).map(|one| one.hear.clone()).collect()
         };
         for hear in hearing {
             hear(message);
@@ -135,7 +135,7 @@ impl ClientSubscriptions {
     }
 
     fn is_watched(&self, uri: &str) -> bool {
-        self.0.lock().values().any(|one| one.wants.watched.iter().any(|watched| watched == uri))
+        self.0.lock().values().any(|one| one.filter.watched.iter().any(|watched| watched == uri))
     }
 }
 
@@ -174,8 +174,8 @@ struct SubscriptionGuard {
 
 impl Drop for SubscriptionGuard {
     fn drop(&mut self) {
-        let gone = self.listeners.0.lock().remove(&self.number);
-        let unwatched: Vec<String> = gone.map(|gone| gone.wants.watched).unwrap_or_default();
+        let removed = self.listeners.0.lock().remove(&self.number);
+        let unwatched: Vec<String> = removed.map(|removed| removed.filter.watched).unwrap_or_default();
         let unwatched: Vec<_> = unwatched.into_iter().filter(|uri| !self.listeners.is_watched(uri)).collect();
         let (Some(server), Ok(runtime)) = (self.server.upgrade(), tokio::runtime::Handle::try_current())
         else {
@@ -184,7 +184,7 @@ impl Drop for SubscriptionGuard {
         if !unwatched.is_empty() {
             runtime.spawn(async move {
                 for uri in unwatched {
-                    asked(&server, "resources/unsubscribe", &uri).await;
+                    request_subscription(&server, "resources/unsubscribe", &uri).await;
                 }
             });
         }
@@ -201,25 +201,25 @@ mod tests {
 
     #[test]
     fn each_subscription_gets_only_its_own_notifications() {
-        let heard: Arc<Mutex<Vec<(u64, String)>>> = Arc::default();
+        let received: Arc<Mutex<Vec<(u64, String)>>> = Arc::default();
         let listeners = ClientSubscriptions::default();
         for (number, filter) in [
             (1, r#"{"toolsListChanged":true,"promptsListChanged":false}"#),
             (2, r#"{"resourceSubscriptions":["a://b"],"toolsListChanged":true}"#),
             (3, "{}"),
         ] {
-            let heard = heard.clone();
+            let received = received.clone();
             let hear: NotificationHandler = Arc::new(move |message: &RpcMessage| {
-                heard.lock().push((number, message.method().unwrap().to_owned()));
+                received.lock().push((number, message.method().unwrap().to_owned()));
             });
             listeners
                 .0
                 .lock()
-                .insert(number, ClientSubscription { hear, wants: SubscriptionFilter::of(filter) });
+                .insert(number, ClientSubscription { hear, filter: SubscriptionFilter::of(filter) });
         }
         let tell = |text: &str| {
             assert!(listeners.tell(&parsed(text)));
-            heard.lock().drain(..).map(|(number, _)| number).collect::<Vec<_>>()
+            received.lock().drain(..).map(|(number, _)| number).collect::<Vec<_>>()
         };
         assert_eq!(tell(r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#), [1, 2]);
         assert_eq!(tell(r#"{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}"#), [0; 0]);
@@ -236,13 +236,13 @@ mod tests {
 
     #[test]
     fn the_acknowledgement_lists_the_delivered_notifications() {
-        let wants = SubscriptionFilter::of(
+        let filter = SubscriptionFilter::of(
             r#"{"toolsListChanged":true,"resourceSubscriptions":["a://b",7],"other":1}"#,
         );
-        assert_eq!(wants.watched, ["a://b"]);
-        let told = wants.acknowledged();
+        assert_eq!(filter.watched, ["a://b"]);
+        let acknowledgement = filter.acknowledged();
         assert_eq!(
-            told.param("notifications"),
+            acknowledgement.param("notifications"),
             Some(r#"{"toolsListChanged":true,"resourceSubscriptions":["a://b"]}"#)
         );
         let none = SubscriptionFilter::of("{}").acknowledged();

@@ -38,11 +38,11 @@ impl ModernServerInfo {
     /// Returns the answer to a client's handshake, in its version if that exists. A server without a name gets the name
     /// in the configuration.
     pub(super) fn initialized(&self, request: &RpcMessage, name: &str) -> RpcMessage {
-        let asked = request.param_text("protocolVersion").unwrap_or_default();
-        let version = LEGACY.iter().find(|version| **version == asked).unwrap_or(&LEGACY[0]);
+        let requested = request.param_text("protocolVersion").unwrap_or_default();
+        let version = LEGACY.iter().find(|version| **version == requested).unwrap_or(&LEGACY[0]);
         let (version, name) = (JsonText::string(version), JsonText::string(name));
-        let ours = object([("name", name.as_str()), ("version", "\"unknown\"")]);
-        let info = self.info.as_ref().unwrap_or(&ours);
+        let fallback = object([("name", name.as_str()), ("version", "\"unknown\"")]);
+        let info = self.info.as_ref().unwrap_or(&fallback);
         let members = [
             ("protocolVersion", version.as_str()),
             ("capabilities", self.capabilities.as_str()),
@@ -56,7 +56,7 @@ impl ModernServerInfo {
     /// Returns the subscription filter for a client that watches these resources. `None` if there is nothing to
     /// receive.
     pub(super) fn filter(&self, watched: &[String]) -> Option<JsonText> {
-        let tells = |capability: &str| {
+        let announces = |capability: &str| {
             let capability = scan::get(self.capabilities.as_str(), capability);
             capability.and_then(|inner| scan::get(inner, "listChanged")) == Some("true")
         };
@@ -66,7 +66,7 @@ impl ModernServerInfo {
             ("resources", "resourcesListChanged"),
         ];
         let lists =
-            lists.into_iter().filter(|(capability, _)| tells(capability)).map(|(_, name)| (name, "true"));
+            lists.into_iter().filter(|(capability, _)| announces(capability)).map(|(_, name)| (name, "true"));
         let uris = list(watched);
         let uris = (!watched.is_empty()).then_some(("resourceSubscriptions", uris.as_str()));
         let filter = object(lists.chain(uris));
@@ -131,9 +131,9 @@ impl InputRequest {
         let result = answer.result()?;
         scan::get(result, "resultType").filter(|kind| *kind == INPUT_REQUIRED)?;
         let owned = |value: &str| JsonText::parse(value.to_owned()).ok();
-        let asked = scan::get(result, "inputRequests").unwrap_or("{}");
-        let questions = scan::members(asked).filter_map(|member| {
-            let question = asked.get(member.value)?;
+        let requests = scan::get(result, "inputRequests").unwrap_or("{}");
+        let questions = scan::members(requests).filter_map(|member| {
+            let question = requests.get(member.value)?;
             Some(InputQuestion {
                 key: member.name.into_owned(),
                 method: scan::get(question, "method").and_then(scan::string)?.into_owned(),
@@ -165,11 +165,11 @@ const MOST_QUESTIONS: usize = 64;
 
 /// Returns the answer for a legacy client when input could not be obtained. A tool call gets a result with `isError`,
 /// as from a legacy server, so that the model sees it.
-pub(super) fn unanswered(method: &str, why: &str) -> RpcMessage {
+pub(super) fn unanswered(method: &str, reason: &str) -> RpcMessage {
     if method != "tools/call" {
-        return RpcMessage::error_response(Some(&no_id()), code::INVALID_REQUEST, why, None);
+        return RpcMessage::error_response(Some(&no_id()), code::INVALID_REQUEST, reason, None);
     }
-    let text = JsonText::string(why);
+    let text = JsonText::string(reason);
     let block = object([("type", "\"text\""), ("text", text.as_str())]);
     let blocks = format!("[{}]", block.as_str());
     RpcMessage::result_response(&no_id(), &object([("content", blocks.as_str()), ("isError", "true")]))
@@ -268,18 +268,18 @@ mod tests {
 
     #[test]
     fn a_call_is_sent_again_with_the_input_and_the_unchanged_state() {
-        let asks = parsed(json!({ "jsonrpc": "2.0", "id": 1, "result": {
+        let input_required = parsed(json!({ "jsonrpc": "2.0", "id": 1, "result": {
             "resultType": "input_required",
             "inputRequests": { "who \"?": { "method": "elicitation/create", "params": { "message": "m" } }, "bad": 7 },
             "requestState": "s\u{1}t",
         }}));
-        let wanted = InputRequest::of(&asks).unwrap();
-        let [question] = &wanted.questions[..] else { panic!("{wanted:?}") };
+        let input = InputRequest::of(&input_required).unwrap();
+        let [question] = &input.questions[..] else { panic!("{input:?}") };
         assert_eq!((question.key.as_str(), question.method.as_str()), ("who \"?", "elicitation/create"));
         let request =
             parsed(json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": { "name": "t" } }));
         let answer = JsonText::parse(r#"{"action":"accept"}"#).unwrap();
-        let again = wanted.answered(&request, &[("who \"?", answer)]);
+        let again = input.answered(&request, &[("who \"?", answer)]);
         assert_eq!(
             value(again.params().unwrap()),
             json!({ "name": "t", "inputResponses": { "who \"?": { "action": "accept" } }, "requestState": "s\u{1}t" })

@@ -27,7 +27,7 @@ use crate::servers::upstream::ServerConnection;
 pub(super) struct ModernBridge {
     about: ModernServerInfo,
     /// The open requests to the client, by number.
-    asked: Arc<Mutex<HashMap<u64, oneshot::Sender<RpcMessage>>>>,
+    open_requests: Arc<Mutex<HashMap<u64, oneshot::Sender<RpcMessage>>>>,
     next: AtomicU64,
     listening: UpstreamSubscription,
 }
@@ -41,7 +41,7 @@ impl ModernBridge {
         let answer = answer.ok().filter(is_modern_result)?;
         Some(Self {
             about: ModernServerInfo::of(answer.result()?),
-            asked: Arc::default(),
+            open_requests: Arc::default(),
             next: AtomicU64::new(1),
             listening: UpstreamSubscription::default(),
         })
@@ -54,13 +54,13 @@ impl ModernBridge {
 
     /// Subscribes to the notifications that a legacy client gets without asking.
     pub(super) fn listen(self: &Arc<Self>, server: &Arc<UpstreamServer>) {
-        self.listening.wants(server, self.about.filter(&server.handshake.watched()));
+        self.listening.set_filter(server, self.about.filter(&server.handshake.watched()));
     }
 
     /// Takes the client's answer to a request.
     pub(super) fn answered(&self, answer: &RpcMessage) {
         let number = answer.id().and_then(|id| id.as_u64());
-        let waiting = number.and_then(|number| self.asked.lock().remove(&number));
+        let waiting = number.and_then(|number| self.open_requests.lock().remove(&number));
         if let Some(waiting) = waiting {
             let _ = waiting.send(answer.clone());
         }
@@ -80,13 +80,18 @@ impl ModernBridge {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, answer) = oneshot::channel();
         {
-            let mut asked = self.asked.lock();
-            if asked.len() >= MOST_ASKED {
+            let mut open_requests = self.open_requests.lock();
+            if open_requests.len() >= MOST_ASKED {
                 return None;
             }
-            asked.insert(number, sender);
+            open_requests.insert(number, sender);
         }
-        let question = ClientRequest { number, answer, asked: self.asked.clone(), server: server.clone() };
+        let question = ClientRequest {
+            number,
+            answer,
+            open_requests: self.open_requests.clone(),
+            server: server.clone(),
+        };
         let request = RpcMessage::request(&RpcId::number(number), method, params);
         server.notify_owner(ServerEvent::Request(Generation::NONE, request)).await;
         Some(question)
@@ -97,18 +102,18 @@ impl ModernBridge {
 struct ClientRequest {
     number: u64,
     answer: oneshot::Receiver<RpcMessage>,
-    asked: Arc<Mutex<HashMap<u64, oneshot::Sender<RpcMessage>>>>,
+    open_requests: Arc<Mutex<HashMap<u64, oneshot::Sender<RpcMessage>>>>,
     server: Arc<UpstreamServer>,
 }
 
 impl Drop for ClientRequest {
     fn drop(&mut self) {
-        let was_open = self.asked.lock().remove(&self.number).is_some();
+        let was_open = self.open_requests.lock().remove(&self.number).is_some();
         if let (true, Ok(runtime)) = (was_open, tokio::runtime::Handle::try_current()) {
-            let why = "the call that requested this has ended";
-            let (server, told) =
-                (self.server.clone(), crate::protocol::cancel(&RpcId::number(self.number), why));
-            runtime.spawn(async move { server.notify_owner(ServerEvent::Notification(told)).await });
+            let reason = "the call that requested this has ended";
+            let (server, cancellation) =
+                (self.server.clone(), crate::protocol::cancel(&RpcId::number(self.number), reason));
+            runtime.spawn(async move { server.notify_owner(ServerEvent::Notification(cancellation)).await });
         }
     }
 }
@@ -155,12 +160,12 @@ pub(super) fn dressed(server: &UpstreamServer, request: &RpcMessage) -> RpcMessa
 }
 
 /// Translates a notification into the modern era. Returns `None` if that era does not have it.
-pub(super) fn told(
+pub(super) fn translate_notification(
     server: &Arc<UpstreamServer>,
     bridge: &Arc<ModernBridge>,
     notification: &RpcMessage,
 ) -> Option<RpcMessage> {
-    match (notification.method(), &server.way) {
+    match (notification.method(), &server.connection) {
         (Some("notifications/initialized"), _) => {
             bridge.listen(server);
             None
@@ -173,8 +178,8 @@ pub(super) fn told(
     }
 }
 
-fn refusal(why: &str) -> RpcMessage {
-    RpcMessage::error_response(Some(&no_id()), code::INVALID_PARAMS, why, None)
+fn refusal(reason: &str) -> RpcMessage {
+    RpcMessage::error_response(Some(&no_id()), code::INVALID_PARAMS, reason, None)
 }
 
 /// Returns true if an answer to `server/discover` lists a version of the modern era.

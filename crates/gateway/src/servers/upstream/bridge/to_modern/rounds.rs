@@ -59,21 +59,21 @@ impl CallRounds {
         let (mut sent, mut pause) = (first, LATER.0);
         for round in 0.. {
             let answer = sent.answer().await?;
-            let Some(wanted) = InputRequest::of(&answer) else { return Ok(with_none(&answer, "resultType")) };
+            let Some(input) = InputRequest::of(&answer) else { return Ok(with_none(&answer, "resultType")) };
             if round == MOST_ROUNDS {
                 break;
             }
-            if wanted.questions.is_empty() {
+            if input.questions.is_empty() {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(LATER.1);
             }
-            let answers = match self.ask(&wanted.questions).await {
+            let answers = match self.ask(&input.questions).await {
                 Ok(answers) => answers,
-                Err(why) => return Ok(unanswered(method, &why)),
+                Err(reason) => return Ok(unanswered(method, &reason)),
             };
-            let again = wanted.answered(&self.request, &answers);
-            let ears = self.hear.clone().into();
-            sent = self.server.pass(&again, ears).await.map_err(|fault| begun(&fault))?;
+            let again = input.answered(&self.request, &answers);
+            let receivers = self.hear.clone().into();
+            sent = self.server.pass(&again, receivers).await.map_err(|fault| later_round_fault(&fault))?;
             self.sent_as.is_now(&sent);
         }
         Ok(unanswered(method, "the server requested input too often without a result"))
@@ -88,8 +88,8 @@ impl CallRounds {
         }
         let mut open: Vec<(&str, ClientRequest)> = Vec::new();
         for InputQuestion { key, method, params } in questions {
-            let asked = self.bridge.ask(&self.server, method, params.as_ref()).await;
-            open.push((key, asked.ok_or("too many questions wait for the client")?));
+            let question = self.bridge.ask(&self.server, method, params.as_ref()).await;
+            open.push((key, question.ok_or("too many questions wait for the client")?));
         }
         let mut answers = Vec::new();
         for (key, mut question) in open {
@@ -98,8 +98,8 @@ impl CallRounds {
             match answer.result_json() {
                 Some(result) => answers.push((key, result)),
                 None => {
-                    let said = answer.error_text().unwrap_or_default();
-                    return Err(format!("the client did not answer what the server asked: {said}"));
+                    let message = answer.error_text().unwrap_or_default();
+                    return Err(format!("the client did not answer what the server asked: {message}"));
                 }
             }
         }
@@ -108,7 +108,7 @@ impl CallRounds {
 }
 
 /// Returns the fault of a later round: an earlier round may have had an effect.
-fn begun(fault: &AttemptFault) -> AttemptFault {
+fn later_round_fault(fault: &AttemptFault) -> AttemptFault {
     let source = FaultSource::Transport { error: TransportError::ConnectionClosed, written: true };
     AttemptFault::new(source, fault.message.clone())
 }

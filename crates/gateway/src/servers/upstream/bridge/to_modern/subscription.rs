@@ -27,15 +27,15 @@ const NEWS: usize = 256;
 
 impl UpstreamSubscription {
     /// Changes the filter of the subscription.
-    pub(super) fn wants(&self, server: &Arc<UpstreamServer>, filter: Option<JsonText>) {
+    pub(super) fn set_filter(&self, server: &Arc<UpstreamServer>, filter: Option<JsonText>) {
         let mut listening = self.0.lock();
         match &*listening {
-            Some((wanted, _)) => {
-                wanted.send_if_modified(|now| std::mem::replace(now, filter.clone()) != filter);
+            Some((filters, _)) => {
+                filters.send_if_modified(|now| std::mem::replace(now, filter.clone()) != filter);
             }
             None => {
-                let (sender, wanted) = watch::channel(filter);
-                let task = tokio::spawn(listen(Arc::downgrade(server), wanted));
+                let (sender, filters) = watch::channel(filter);
+                let task = tokio::spawn(listen(Arc::downgrade(server), filters));
                 *listening = Some((sender, task.abort_handle()));
             }
         }
@@ -54,12 +54,12 @@ impl Drop for UpstreamSubscription {
     }
 }
 
-async fn listen(server: Weak<UpstreamServer>, mut wanted: watch::Receiver<Option<JsonText>>) {
+async fn listen(server: Weak<UpstreamServer>, mut filters: watch::Receiver<Option<JsonText>>) {
     let (mut before, mut pause) = (None, AGAIN.0);
     loop {
-        let filter = wanted.borrow_and_update().clone();
+        let filter = filters.borrow_and_update().clone();
         let Some(opening) = server.upgrade() else { return };
-        let (sender, news) = mpsc::channel(NEWS);
+        let (sender, notifications) = mpsc::channel(NEWS);
         let hear: NotificationHandler =
             Arc::new(move |message: &RpcMessage| _ = sender.try_send(message.clone()));
         let now = match &filter {
@@ -71,15 +71,15 @@ async fn listen(server: Weak<UpstreamServer>, mut wanted: watch::Receiver<Option
             opening.withdraw(&before).await;
         }
         drop(opening);
-        let ended = match (now, filter) {
-            (Some(place), _) => hear_out(&server, place, news, &mut wanted).await,
+        let end = match (now, filter) {
+            (Some(place), _) => forward_until_end(&server, place, notifications, &mut filters).await,
             (None, Some(_)) => SubscriptionEnd::Lost,
-            (None, None) => match wanted.changed().await {
+            (None, None) => match filters.changed().await {
                 Ok(()) => SubscriptionEnd::Changed(None),
                 Err(_) => return,
             },
         };
-        match ended {
+        match end {
             SubscriptionEnd::Changed(place) => (before, pause) = (place, AGAIN.0),
             SubscriptionEnd::Refused => return,
             SubscriptionEnd::Lost => {
@@ -100,17 +100,17 @@ enum SubscriptionEnd {
 }
 
 /// Forwards notifications until the subscription ends.
-async fn hear_out(
+async fn forward_until_end(
     server: &Weak<UpstreamServer>,
     mut place: PendingRequest,
-    mut news: mpsc::Receiver<RpcMessage>,
-    wanted: &mut watch::Receiver<Option<JsonText>>,
+    mut notifications: mpsc::Receiver<RpcMessage>,
+    filters: &mut watch::Receiver<Option<JsonText>>,
 ) -> SubscriptionEnd {
     loop {
         tokio::select! {
             // Notifications before the end are forwarded first.
             biased;
-            Some(message) = news.recv() => {
+            Some(message) = notifications.recv() => {
                 let Some(server) = server.upgrade() else { return SubscriptionEnd::Refused };
                 if message.method() != Some("notifications/subscriptions/acknowledged") {
                     let bare = message.rewrite().without_meta(SUBSCRIPTION).finish();
@@ -121,7 +121,7 @@ async fn hear_out(
                 Ok(Some(code::METHOD_NOT_FOUND | code::INVALID_PARAMS)) => SubscriptionEnd::Refused,
                 Ok(_) | Err(_) => SubscriptionEnd::Lost,
             },
-            changed = wanted.changed() => return match changed {
+            changed = filters.changed() => return match changed {
                 Ok(()) => SubscriptionEnd::Changed(Some(place)),
                 Err(_) => SubscriptionEnd::Refused,
             },

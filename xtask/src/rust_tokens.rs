@@ -2,19 +2,19 @@
 
 /// A word, a number, `::`, or one other character.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct SourceToken<'t> {
-    pub(super) text: &'t str,
-    pub(super) line: usize,
+pub(crate) struct SourceToken<'t> {
+    pub(crate) text: &'t str,
+    pub(crate) line: usize,
 }
 
 impl SourceToken<'_> {
-    pub(super) fn is_word(&self) -> bool {
+    pub(crate) fn is_word(&self) -> bool {
         self.text.starts_with(is_word_character)
     }
 }
 
 /// Returns the tokens of a text.
-pub(super) fn tokens(text: &str) -> Vec<SourceToken<'_>> {
+pub(crate) fn tokens(text: &str) -> Vec<SourceToken<'_>> {
     let mut tokens = Vec::new();
     let (mut rest, mut line) = (text, 1);
     while let Some(first) = rest.chars().next() {

@@ -376,11 +376,11 @@ struct TowerPeer {
 
 impl TowerPeer {
     fn counting(size: usize) -> Self {
-        Self::new(SlidingWindowType::CountBased, size, good_service)
+        Self::new(SlidingWindowType::CountBased, size, succeeding_service)
     }
 
     fn timed() -> Self {
-        Self::new(SlidingWindowType::TimeBased, 10, good_service)
+        Self::new(SlidingWindowType::TimeBased, 10, succeeding_service)
     }
 
     fn open() -> Self {
@@ -426,7 +426,7 @@ impl TowerPeer {
     }
 }
 
-fn good_service(number: u32) -> std::future::Ready<Result<u32, u32>> {
+fn succeeding_service(number: u32) -> std::future::Ready<Result<u32, u32>> {
     std::future::ready(Ok(number))
 }
 

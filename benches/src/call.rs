@@ -48,15 +48,15 @@ pub(crate) fn run(report: &mut BenchReport) -> Result<(), MeasurementError> {
 }
 
 fn measure(report: &mut BenchReport) -> Result<(), InvalidId> {
-    fresh_beside_its_parts(report)?;
-    short_ways_beside_fresh(report)?;
+    compare_fresh_with_parts(report)?;
+    compare_short_paths(report)?;
     count_allocations(report)
 }
 
 // ---- measurements -----------------------------------------------------------------------------------
 
 /// Measures the core's share of the engine's budget, which is 1.5 times the parts.
-fn fresh_beside_its_parts(report: &mut BenchReport) -> Result<(), InvalidId> {
+fn compare_fresh_with_parts(report: &mut BenchReport) -> Result<(), InvalidId> {
     for (size, bytes, budget) in
         [("1 KiB", 1024, BenchBudget::AtMost(1.5)), ("256 B", 256, BenchBudget::None)]
     {
@@ -66,12 +66,12 @@ fn fresh_beside_its_parts(report: &mut BenchReport) -> Result<(), InvalidId> {
             if !report.is_selected(&title) {
                 continue;
             }
-            let mut desk = MinimalEngine::new(&text, given)?;
-            let policy = desk.policy.clone();
+            let mut minimal = MinimalEngine::new(&text, given)?;
+            let policy = minimal.policy.clone();
             let standing = contest(
                 40,
                 &mut [
-                    repeat(move |number| desk.fresh(number)),
+                    repeat(move |number| minimal.fresh(number)),
                     repeat(|_| parts(black_box(&text), &policy)),
                     repeat(|_| by_serde_jcs(black_box(&text))),
                 ],
@@ -83,7 +83,7 @@ fn fresh_beside_its_parts(report: &mut BenchReport) -> Result<(), InvalidId> {
 }
 
 /// Measures calls that do not run. They must not cost more than one that does.
-fn short_ways_beside_fresh(report: &mut BenchReport) -> Result<(), InvalidId> {
+fn compare_short_paths(report: &mut BenchReport) -> Result<(), InvalidId> {
     for scenario in [CallScenario::Replayed, CallScenario::RefusedByBreaker, CallScenario::RefusedByGuard] {
         let title = format!("{}, 1 KiB", scenario.name());
         if !report.is_selected(&title) {
@@ -118,12 +118,12 @@ fn count_allocations(report: &mut BenchReport) -> Result<(), InvalidId> {
         if !report.is_selected(&title) {
             continue;
         }
-        let mut desk = if scenario == CallScenario::Fresh {
+        let mut minimal = if scenario == CallScenario::Fresh {
             MinimalEngine::new(&text, given)?
         } else {
             MinimalEngine::prepared_for(scenario, &text)?
         };
-        let steadfast = Figure::Allocations(allocations(|number| desk.go(scenario, number)));
+        let steadfast = Figure::Allocations(allocations(|number| minimal.go(scenario, number)));
         report.add(&ReportRow { title, steadfast, peer: None, ratio: None, budget: BenchBudget::None });
     }
     Ok(())
@@ -217,29 +217,29 @@ impl MinimalEngine {
 
     /// Creates an engine in which the next call ends this way.
     fn prepared_for(scenario: CallScenario, text: &str) -> Result<Self, InvalidId> {
-        let mut desk = Self::new(text, KeyChoice::Key)?;
+        let mut minimal = Self::new(text, KeyChoice::Key)?;
         match scenario {
             CallScenario::Fresh => {}
-            CallScenario::Replayed => _ = desk.call(0, moment(0)),
+            CallScenario::Replayed => _ = minimal.call(0, moment(0)),
             CallScenario::RefusedByBreaker => {
-                let policy = &desk.policy.breaker;
-                while let Ok((ticket, _)) = desk.breaker.admit(policy, moment(0)) {
+                let policy = &minimal.policy.breaker;
+                while let Ok((ticket, _)) = minimal.breaker.admit(policy, moment(0)) {
                     let failure = BreakerVerdict::Failure { took: Duration::ZERO };
-                    desk.breaker.record(policy, ticket, failure, moment(0));
+                    minimal.breaker.record(policy, ticket, failure, moment(0));
                 }
             }
             CallScenario::RefusedByGuard => {
-                let good = std::mem::replace(&mut desk.answer, bad_answer());
+                let good = std::mem::replace(&mut minimal.answer, bad_answer());
                 for number in 0..2 {
-                    _ = desk.call(number, moment(0));
+                    _ = minimal.call(number, moment(0));
                     // A failure in the record would be replayed before the guard is asked.
-                    desk.store = MemoryRecords::default();
+                    minimal.store = MemoryRecords::default();
                 }
-                desk.answer = good;
+                minimal.answer = good;
             }
         }
-        assert!(desk.go(scenario, 1), "the call ends {}", scenario.name());
-        Ok(desk)
+        assert!(minimal.go(scenario, 1), "the call ends {}", scenario.name());
+        Ok(minimal)
     }
 
     /// Makes one call. Returns true if it ended the expected way.

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 /// The method, for readers of the table.
 pub(crate) const METHOD: &str = "\
-Ours and its peers took turns in many short rounds within one run. Figures are medians over rounds, the ratio is the
-median of the ratios of single rounds (ours divided by the peer's), and allocations are counted in a
+Steadfast and its peers took turns in many short rounds within one run. Figures are medians over rounds, the ratio is the
+median of the ratios of single rounds (Steadfast's figure divided by the peer's), and allocations are counted in a
 build of its own, because counting slows down the side that allocates most. A row without budget is for information.";
 
 const ROUNDS: usize = 201;

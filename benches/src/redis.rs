@@ -21,7 +21,7 @@ const CALLERS: [usize; 3] = [1, 64, 512];
 const MARKER: &str = "0123456789abcdef";
 /// A time in the far future.
 const VALID_UNTIL: u64 = u32::MAX as u64 * 1000;
-const LIVES: u64 = 86_400_000;
+const LIFETIME_MS: u64 = 86_400_000;
 
 const CLAIM: &str = r"
 local time = redis.call('TIME')
@@ -115,11 +115,11 @@ impl ClaimAndSave for BareRedis {
         let key = Digest::of(&number.to_be_bytes());
         let name = format!("steadfast:{{{:02x}}}:r:{}", number % 256, key.to_hex());
         let mut claim = self.claim.key("m");
-        claim.key(&name).arg(MARKER).arg(VALID_UNTIL).arg(self.inflight.as_slice()).arg(LIVES);
+        claim.key(&name).arg(MARKER).arg(VALID_UNTIL).arg(self.inflight.as_slice()).arg(LIFETIME_MS);
         let claimed: Vec<Value> = claim.invoke_async(&mut connection).await.map_err(failed)?;
         let mut save = self.save.key("m");
         save.key(&name).arg(MARKER).arg(VALID_UNTIL).arg([b'x'; 36].as_slice());
-        save.arg(self.done.as_slice()).arg(LIVES);
+        save.arg(self.done.as_slice()).arg(LIFETIME_MS);
         let saved: Vec<Value> = save.invoke_async(&mut connection).await.map_err(failed)?;
         let well = Some(&Value::Int(0));
         if claimed.first() == well && saved.first() == well {

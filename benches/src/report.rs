@@ -1,4 +1,4 @@
-//! The result table: `what | ours | peer | ratio | budget | verdict`.
+//! The result table: `what | Steadfast | peer | ratio | budget | verdict`.
 
 use std::fmt;
 
@@ -113,7 +113,7 @@ impl BenchReport {
     }
 
     pub(crate) fn markdown(&self) -> String {
-        let mut table = String::from("| what | ours | peer | ratio | budget | verdict |\n");
+        let mut table = String::from("| what | Steadfast | peer | ratio | budget | verdict |\n");
         table.push_str("| --- | --- | --- | --- | --- | --- |\n");
         for line in &self.lines {
             table.push_str(line);

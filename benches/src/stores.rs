@@ -137,9 +137,9 @@ pub(crate) fn race(
     budget: BenchBudget,
 ) -> Result<(), MeasurementError> {
     let rounds = if is_quick() { 3 } else { 15 };
-    let (mut our_rates, mut peer_rates, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut steadfast_rates, mut peer_rates, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..=rounds {
-        let (our_rate, peer_rate) = if round % 2 == 0 {
+        let (steadfast_rate, peer_rate) = if round % 2 == 0 {
             let first = runtime.block_on(rate(callers, steadfast))?;
             (first, runtime.block_on(rate(peer_callers, peer))?)
         } else {
@@ -148,14 +148,14 @@ pub(crate) fn race(
         };
         // The first round is the warm-up.
         if round > 0 {
-            our_rates.push(our_rate);
+            steadfast_rates.push(steadfast_rate);
             peer_rates.push(peer_rate);
-            ratios.push(our_rate / peer_rate);
+            ratios.push(steadfast_rate / peer_rate);
         }
     }
     report.add(&ReportRow {
         title,
-        steadfast: Figure::PerSecond(median(our_rates.into_iter())),
+        steadfast: Figure::PerSecond(median(steadfast_rates.into_iter())),
         peer: Some((name.to_owned(), Figure::PerSecond(median(peer_rates.into_iter())))),
         ratio: Some(median(ratios.into_iter())),
         budget,

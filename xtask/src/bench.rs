@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn an_incomplete_part_is_kept_and_a_new_one_added() {
+    fn an_incomplete_part_is_preserved_and_a_new_one_added() {
         let text = with_part("<!-- core -->\nhalf", "core", "whole");
         assert_eq!(text, "<!-- core -->\nhalf\n\n<!-- core -->\nwhole\n<!-- end of core -->\n");
     }

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_that_is_looked_for_is_the_one_that_is_installed() {
+    fn the_checked_version_is_the_installed_one() {
         for need in EVERY_NEED {
             match need.install {
                 Install::Cargo { package, version } => {
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn advice_names_the_thing_and_the_command() {
+    fn advice_names_the_program_and_the_command() {
         assert_eq!(
             CARGO_DENY.advice(),
             "cargo-deny is missing; install it with `cargo install --locked cargo-deny@0.20.2`"

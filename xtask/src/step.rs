@@ -45,10 +45,10 @@ pub(crate) fn run_all(steps: &[TaskStep]) -> Result<(), TaskFailure> {
     let mut total = Tally::default();
     let mut failed = Vec::new();
     for (number, step) in steps.iter().enumerate() {
-        let lacking: Vec<&str> =
+        let unmet: Vec<&str> =
             step.needs.iter().filter_map(|need| missing.get(need.name)).map(String::as_str).collect();
         let tally =
-            if lacking.is_empty() { run(step, (number + 1, steps.len()))? } else { not_run(step, &lacking) };
+            if unmet.is_empty() { run(step, (number + 1, steps.len()))? } else { not_run(step, &unmet) };
         if tally.failed > 0 {
             failed.push(step.name);
         }
@@ -77,7 +77,7 @@ pub(crate) fn set_up<'n>(
             Ok(installer) => {
                 let log = log_file(&label)?;
                 let result = watched(&format!("{label} (once)"), &installer, &log);
-                result.tell(&label, &installer, &log);
+                result.print(&label, &installer, &log);
                 !need.is_met()
             }
         };
@@ -92,13 +92,13 @@ fn run(step: &TaskStep, (number, of): (usize, usize)) -> Result<Tally, TaskFailu
     let log = log_file(step.name)?;
     let result = watched(&format!("{} (step {number} of {of})", step.name), &step.run, &log);
     let tally = result.tally(step.counts);
-    result.tell(step.name, &step.run, &log);
+    result.print(step.name, &step.run, &log);
     Ok(tally)
 }
 
-fn not_run(step: &TaskStep, lacking: &[&str]) -> Tally {
+fn not_run(step: &TaskStep, unmet: &[&str]) -> Tally {
     eprintln!("  {:<8}{} (not run)", "FAILED", step.name);
-    for advice in lacking {
+    for advice in unmet {
         eprintln!("          {advice}");
     }
     Tally::FAIL
@@ -125,13 +125,13 @@ impl StepResult {
         tally
     }
 
-    fn tell(&self, name: &str, run: &Invocation, log: &Path) {
+    fn print(&self, name: &str, run: &Invocation, log: &Path) {
         let word = if self.success { "ok" } else { "FAILED" };
         eprintln!("  {word:<8}{name:<34}{:>7.1} s", self.took.as_secs_f64());
         if self.success {
             return;
         }
-        for line in telling_lines(&self.output) {
+        for line in relevant_lines(&self.output) {
             eprintln!("          | {line}");
         }
         eprintln!("          repeat with:  {run}");
@@ -220,7 +220,7 @@ fn progress_suffix(output: &str) -> String {
 }
 
 /// Returns the useful lines of an output: the names and messages of failed tests, and the end.
-fn telling_lines(output: &str) -> Vec<String> {
+fn relevant_lines(output: &str) -> Vec<String> {
     const TAIL: usize = 40;
     let lines: Vec<&str> = output.lines().collect();
     let (before, tail) = lines.split_at(lines.len().saturating_sub(TAIL));
@@ -293,7 +293,7 @@ mod tests {
         for line in 0..100 {
             output.push_str(&format!("line {line}\n"));
         }
-        let lines = telling_lines(&output);
+        let lines = relevant_lines(&output);
         let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
         assert_eq!(lines.first(), Some(&"test early::one ... FAILED"));
         assert_eq!(lines.get(1), Some(&"line 60"));
@@ -301,13 +301,13 @@ mod tests {
     }
 
     #[test]
-    fn the_output_of_a_failed_test_is_reported_wherever_it_is() {
+    fn the_output_of_a_failed_test_is_reported_from_any_position() {
         let mut output = String::from(
             "test one ... FAILED\n\nfailures:\n\n---- one stdout ----\nleft: 1\nright: 2\n\n\
              ---- two stdout ----\nno answer\n\nfailures:\n    one\n    two\n",
         );
         output.push_str(&"later\n".repeat(100));
-        let lines = telling_lines(&output);
+        let lines = relevant_lines(&output);
         let reported: Vec<&str> =
             lines.iter().map(String::as_str).take_while(|line| *line != "later").collect();
         let heads =
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_line_too_long_to_read_is_cut() {
-        let lines = telling_lines(&"é".repeat(1_000));
+        let lines = relevant_lines(&"é".repeat(1_000));
         assert_eq!(lines, [format!("{}…", "é".repeat(400))]);
     }
 
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_version_of_an_overwritten_line_is_kept() {
+    fn the_last_version_of_an_overwritten_line_is_stored() {
         let log = log_file("test of a line that is written over").unwrap();
         std::fs::write(&log, "one\nBuilding 1/2\rBuilding 2/2\rdone\nend\n").unwrap();
         assert_eq!(read_log(&log), "one\ndone\nend\n");
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn the_output_of_a_step_is_kept_in_its_log() {
+    fn the_output_of_a_step_is_written_to_its_log() {
         let log = log_file("test of a step that prints").unwrap();
         let result = watched("echo", &Invocation::of("echo", &["heard"]), &log);
         assert!(result.success);

@@ -188,7 +188,7 @@ impl EngineCaller {
                 RawJson::from_trusted(numbered(&self.params, if same { 0 } else { number }));
             // The calls of one session must not cause refusals in another.
             if !same {
-                envelope.target.session_key = SessionKey::new(format!("{OTHERS}{number}"))?;
+                envelope.target.session_key = SessionKey::new(format!("{OTHER_SESSIONS}{number}"))?;
             }
             // One attempt each, without a key: nothing to replay, and nothing to wait for.
             envelope.transport.retry_budget.max_attempts = Some(1);
@@ -217,16 +217,16 @@ pub(crate) fn arguments(count: u64) -> Vec<String> {
 
 /// Prefix of the sessions whose calls fail so that the breaker opens. Trust does not judge them, because it would
 /// request approval before the breaker has counted enough failures.
-const OTHERS: &str = "another-";
+const OTHER_SESSIONS: &str = "another-";
 
 pub(super) fn policies() -> impl PolicySource {
     let usual = policy();
-    let mut led = (*usual).clone();
-    led.modes.trust = EnforcementMode::Off;
-    let led = Arc::new(led);
+    let mut without_trust = (*usual).clone();
+    without_trust.modes.trust = EnforcementMode::Off;
+    let without_trust = Arc::new(without_trust);
     move |call: &CallEnvelope| {
-        let other = call.target.session_key.as_str().starts_with(OTHERS);
-        if other { led.clone() } else { usual.clone() }
+        let other = call.target.session_key.as_str().starts_with(OTHER_SESSIONS);
+        if other { without_trust.clone() } else { usual.clone() }
     }
 }
 

@@ -66,9 +66,9 @@ impl From<std::io::Error> for MeasurementError {
 
 pub(crate) fn run(report: &mut BenchReport) -> Result<(), MeasurementError> {
     let runtime = runtime()?;
-    fresh_beside_its_parts(report, &runtime)?;
-    full_beside_not_full(report, &runtime)?;
-    short_ways_beside_fresh(report, &runtime)?;
+    compare_fresh_with_parts(report, &runtime)?;
+    compare_full_store(report, &runtime)?;
+    compare_short_paths(report, &runtime)?;
     count_allocations(report, &runtime)
 }
 
@@ -77,7 +77,10 @@ pub(crate) fn runtime() -> Result<Arc<Runtime>, MeasurementError> {
     Ok(Arc::new(tokio::runtime::Builder::new_multi_thread().enable_all().build()?))
 }
 
-fn fresh_beside_its_parts(report: &mut BenchReport, runtime: &Arc<Runtime>) -> Result<(), MeasurementError> {
+fn compare_fresh_with_parts(
+    report: &mut BenchReport,
+    runtime: &Arc<Runtime>,
+) -> Result<(), MeasurementError> {
     let texts: Arc<[String]> = caller::arguments(1000).into();
     for (name, given) in [("explicit key", EngineKeyChoice::Key), ("computed key", EngineKeyChoice::Nothing)]
     {
@@ -99,7 +102,7 @@ fn fresh_beside_its_parts(report: &mut BenchReport, runtime: &Arc<Runtime>) -> R
 }
 
 /// Measures the cost of removing an old record for every new one.
-fn full_beside_not_full(report: &mut BenchReport, runtime: &Arc<Runtime>) -> Result<(), MeasurementError> {
+fn compare_full_store(report: &mut BenchReport, runtime: &Arc<Runtime>) -> Result<(), MeasurementError> {
     const TITLE: &str = "fresh, 1 KiB, explicit key, the store full of 25,000 records";
     if !report.is_selected(TITLE) {
         return Ok(());
@@ -118,7 +121,7 @@ fn full_beside_not_full(report: &mut BenchReport, runtime: &Arc<Runtime>) -> Res
 }
 
 /// Measures calls that do not run. They must not cost more than one that does.
-fn short_ways_beside_fresh(report: &mut BenchReport, runtime: &Arc<Runtime>) -> Result<(), MeasurementError> {
+fn compare_short_paths(report: &mut BenchReport, runtime: &Arc<Runtime>) -> Result<(), MeasurementError> {
     for scenario in [
         EngineCallScenario::Replayed,
         EngineCallScenario::RefusedByBreaker,

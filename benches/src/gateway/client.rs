@@ -21,7 +21,7 @@ const VERSION: &str = "2025-06-18";
 const HANDSHAKE: Duration = Duration::from_secs(60);
 const ANSWER: Duration = Duration::from_secs(20);
 /// Idle time after which a connection is reopened before the clock of a call runs.
-const REST: Duration = Duration::from_secs(1);
+const MAX_IDLE: Duration = Duration::from_secs(1);
 
 /// A client that makes calls.
 pub(crate) struct BenchClient {
@@ -227,7 +227,7 @@ impl HttpBenchClient {
         if let Some(connection) = &mut self.connection {
             match connection.rest {
                 // An idle connection may be closed by the server: Node closes it after five seconds.
-                _ if connection.used.elapsed() > REST => self.connection = None,
+                _ if connection.used.elapsed() > MAX_IDLE => self.connection = None,
                 RemainingBody::Everything => self.connection = None,
                 RemainingBody::Nothing | RemainingBody::Bytes(_) | RemainingBody::Chunks => {
                     let mut left = Vec::new();

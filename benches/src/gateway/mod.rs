@@ -21,8 +21,8 @@ use crate::report::{BenchBudget, BenchReport, Figure, ReportRow};
 pub(crate) const METHOD: &str = "\
 Everything ran in processes of its own on one machine and made the same calls in turns, in many short rounds: `echo` with
 about 200 bytes of arguments that differ each time. *Added* is the median over rounds of the difference between the
-medians of single rounds, ours or the peer's minus the bare server's; rates are medians over rounds, their ratios medians
-of the ratios of single rounds; p99 is over all calls of a run. *Ours* has the memory store and its whole policy on, for a
+medians of single rounds, Steadfast's or the peer's minus the bare server's; rates are medians over rounds, their ratios medians
+of the ratios of single rounds; p99 is over all calls of a run. Steadfast has the memory store and its whole policy on, for a
 tool that changes something; like the others it logs no line per call, and over HTTP it is `serve`, which shares a
 server between callers as they do. The fast server answers at once; the Node server is `server-everything`. The client costs
 the same for all, and its part is in all figures that are not differences. A row without budget is for information.";
@@ -134,7 +134,7 @@ pub(crate) fn run(report: &mut BenchReport, shape: TransportShape) -> Result<(),
         let without_policy = parties.iter().find(|party| party.front.between() == without_policy);
         let table = ShapeResults { shape, server, bare, steadfast, without_policy, peers };
         for figure in figures {
-            table.tell(report, figure);
+            table.write_row(report, figure);
         }
     }
     Ok(())
@@ -151,7 +151,7 @@ struct ShapeResults<'a> {
 }
 
 impl ShapeResults<'_> {
-    fn tell(&self, report: &mut BenchReport, figure: ReportedFigure) {
+    fn write_row(&self, report: &mut BenchReport, figure: ReportedFigure) {
         let title = figure.name(self.server, self.shape);
         let mut add = |steadfast, peer: (&str, Figure), ratio: Option<f64>, budget| {
             let peer = Some((peer.0.to_owned(), peer.1));
@@ -309,10 +309,10 @@ pub(crate) fn run_memory(report: &mut BenchReport) -> Result<(), MeasurementErro
     let (shape, server) = (TransportShape::StdioBehindHttp, BenchServer::Node);
     // A quick run compares with the best peer only.
     let peers = if is_quick() { &[GatewayKind::RustProxy] } else { shape.peers() };
-    let everybody = [GatewayKind::Ours(SteadfastSetup::ON)].into_iter().chain(peers.iter().copied());
+    let all_kinds = [GatewayKind::Ours(SteadfastSetup::ON)].into_iter().chain(peers.iter().copied());
     let mut measured = Vec::new();
-    for between in race::installed(report, &place, everybody) {
-        let look = || -> Result<[Option<f64>; 3], MeasurementError> {
+    for between in race::installed(report, &place, all_kinds) {
+        let read_usage = || -> Result<[Option<f64>; 3], MeasurementError> {
             let mut front = BenchTarget::start(&place, between, shape, server, None)?;
             front.until_open()?;
             let idle = front.listening().and_then(|listening| listening.process().resident());
@@ -332,7 +332,7 @@ pub(crate) fn run_memory(report: &mut BenchReport) -> Result<(), MeasurementErro
                 process.and_then(|process| process.resident_with_children()),
             ])
         };
-        match look() {
+        match read_usage() {
             Ok(figures) => measured.push((between, figures)),
             Err(problem) => race::leave_out(report, between, shape, server, problem)?,
         }

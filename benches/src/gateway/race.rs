@@ -23,7 +23,7 @@ const TOGETHER: Duration = Duration::from_millis(80);
 const WARM_UP: Duration = Duration::from_millis(700);
 /// Duration of a call that is too long for every round.
 const SLOW: Duration = Duration::from_millis(2);
-const SLOW_ONES_EVERY: usize = 4;
+const SLOW_CALL_INTERVAL: usize = 4;
 
 /// An entrant, and its results.
 pub(crate) struct RaceEntrant {
@@ -159,7 +159,7 @@ impl RaceEntrant {
             clients: vec![first],
             pace: RacePace {
                 calls: calls_in(ALONE, typical),
-                every: if typical > SLOW.as_secs_f64() { SLOW_ONES_EVERY } else { 1 },
+                every: if typical > SLOW.as_secs_f64() { SLOW_CALL_INTERVAL } else { 1 },
             },
             alone: Vec::new(),
             calls: Vec::new(),

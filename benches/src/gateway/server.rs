@@ -133,8 +133,8 @@ fn answer(message: &[u8]) -> Option<BenchAnswer> {
             "protocolVersion": message
                 .pointer("/params/protocolVersion")
                 .and_then(Value::as_str)
-                .filter(|version| *version < LAST)
-                .unwrap_or(LAST),
+                .filter(|version| *version < LAST_SESSION_VERSION)
+                .unwrap_or(LAST_SESSION_VERSION),
             "capabilities": { "tools": {} },
             "serverInfo": { "name": "fast", "version": "1" },
         }),
@@ -159,4 +159,4 @@ fn answer(message: &[u8]) -> Option<BenchAnswer> {
 }
 
 /// The last version of the protocol that has sessions.
-const LAST: &str = "2025-11-25";
+const LAST_SESSION_VERSION: &str = "2025-11-25";

@@ -21,7 +21,7 @@ const PROGRAM: &str = "STEADFAST_BENCH_PROGRAM";
 /// Variable with the folder of the installed servers that the gateway is tested with.
 const REAL: &str = "STEADFAST_BENCH_REAL";
 /// Maximum time until a listening process has answered the first call.
-const BEGIN: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The paths of programs and peers, and a folder for their files.
 pub(crate) struct BenchPaths {
@@ -178,7 +178,7 @@ impl GatewayKind {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Nothing => "bare",
-            Self::Ours(_) => "ours",
+            Self::Ours(_) => "Steadfast",
             Self::RustProxy => "mcp-proxy 0.6.0 (Rust)",
             Self::NpmProxy => "mcp-proxy 6.7.19 (npm)",
             Self::Supergateway => "supergateway 4.0.0 (npm)",
@@ -383,7 +383,7 @@ impl ListeningProcess {
                 Err(problem) => problem,
             };
             let has_exited = self.process.has_ended();
-            if has_exited || started.elapsed() > BEGIN {
+            if has_exited || started.elapsed() > START_TIMEOUT {
                 let words = fs::read_to_string(&self.words).unwrap_or_default();
                 let last: Vec<_> =
                     words.lines().rev().filter(|line| !line.trim().is_empty()).take(3).collect();
@@ -405,7 +405,7 @@ enum UpstreamTarget {
 }
 
 /// Name of our own configuration file.
-const OURS: &str = "steadfast.toml";
+const CONFIG_FILE: &str = "steadfast.toml";
 
 type EnvironmentVariables = Vec<(&'static str, OsString)>;
 
@@ -435,7 +435,7 @@ impl GatewayKind {
                 let config = format!(
                     "[tools.echo]\nclass = \"{class}\"\n[store]\nkind = \"{store}\"\n[log]\nlevel = \"warn\"\n"
                 );
-                fs::write(folder.join(OURS), config)?;
+                fs::write(folder.join(CONFIG_FILE), config)?;
                 // It reads no settings of the user who measures, and writes to none of their folders.
                 for name in ["HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"] {
                     variables.push((name, folder.into()));
@@ -482,7 +482,7 @@ impl GatewayKind {
     fn on_streams(self, folder: &Path, behind: &UpstreamTarget) -> Vec<OsString> {
         match self {
             Self::Ours(_) => {
-                let mut words = vec!["wrap".into(), "--config".into(), folder.join(OURS).into()];
+                let mut words = vec!["wrap".into(), "--config".into(), folder.join(CONFIG_FILE).into()];
                 match behind {
                     UpstreamTarget::Url(url) => words.extend(["--url".into(), url.into()]),
                     UpstreamTarget::Streams(_) => words.extend(command_after_dashes(behind)),
@@ -510,7 +510,7 @@ impl GatewayKind {
         Ok(match self {
             Self::Nothing => Vec::new(),
             Self::Ours(_) => {
-                let config = folder.join(OURS);
+                let config = folder.join(CONFIG_FILE);
                 let server = match behind {
                     UpstreamTarget::Url(url) => format!("url = \"{url}\""),
                     UpstreamTarget::Streams(command) => {

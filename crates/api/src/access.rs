@@ -40,7 +40,7 @@ pub(crate) enum Requester {
     /// A local program, while no client token exists.
     Local,
     /// A requester without a token where one is required.
-    Stranger,
+    Unauthenticated,
 }
 
 impl Requester {
@@ -50,7 +50,7 @@ impl Requester {
             Self::Admin => StreamFollower::Admin,
             Self::Client(principal) => StreamFollower::Client(principal.clone()),
             Self::Viewer(name) => StreamFollower::Viewer(name.clone()),
-            Self::Local | Self::Stranger => StreamFollower::Local,
+            Self::Local | Self::Unauthenticated => StreamFollower::Local,
         }
     }
 }
@@ -108,7 +108,7 @@ impl AccessRules {
         DefaultActor(match caller {
             Requester::Client(principal) => Some(principal.actor.clone()),
             Requester::Admin | Requester::Local => self.user.clone(),
-            Requester::Viewer(_) | Requester::Stranger => None,
+            Requester::Viewer(_) | Requester::Unauthenticated => None,
         })
     }
 
@@ -117,12 +117,12 @@ impl AccessRules {
         self.names
             .admit(uri, headers)
             .map_err(|refusal| ApiProblem::new(refusal.status, "forbidden", refusal.text))?;
-        if !is_of_our_page(uri, headers) {
+        if !is_from_dashboard(uri, headers) {
             return Err(ApiProblem::forbidden("requests from this origin are not allowed"));
         }
         let Some(given) = bearer(headers) else {
             let is_open = self.reach == NetworkReach::ThisMachine && !self.tokens.have_clients();
-            return Ok(if is_open { Requester::Local } else { Requester::Stranger });
+            return Ok(if is_open { Requester::Local } else { Requester::Unauthenticated });
         };
         if self.admin.as_ref().is_some_and(|token| token.is(given)) {
             return Ok(Requester::Admin);
@@ -138,7 +138,7 @@ impl AccessRules {
 /// Returns true if the request comes from a program or from the dashboard. Other local origins may send MCP requests,
 /// because browsers send those only after a preflight check. Here they are refused, because a page could call a tool
 /// without one.
-fn is_of_our_page(uri: &Uri, headers: &HeaderMap) -> bool {
+fn is_from_dashboard(uri: &Uri, headers: &HeaderMap) -> bool {
     let Some(origin) = headers.get(ORIGIN) else { return true };
     let authority = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, rest)| rest);
     let host = target_host(uri).or_else(|| headers.get(HOST)?.to_str().ok());
@@ -162,16 +162,16 @@ impl Permission {
             (Self::Caller, Requester::Viewer(_)) => {
                 Err(ApiProblem::forbidden("a viewer token only allows reading; calls require a client token"))
             }
-            (Self::Admin, Requester::Local | Requester::Stranger) => Err(ApiProblem::unauthorized(
+            (Self::Admin, Requester::Local | Requester::Unauthenticated) => Err(ApiProblem::unauthorized(
                 "changes require the admin token: send `Authorization: Bearer …` with the content of `admin-token` in the state folder",
             )),
-            (Self::Caller, Requester::Stranger) => Err(ApiProblem::unauthorized(
+            (Self::Caller, Requester::Unauthenticated) => Err(ApiProblem::unauthorized(
                 "calls require a client token: send `Authorization: Bearer …`; tokens are set in [tokens.NAME] or STEADFAST_TOKEN",
             )),
             (Self::Viewer, Requester::Client(_)) => Err(ApiProblem::forbidden(
                 "a client token only allows calls; reading requires a viewer token or the admin token",
             )),
-            (Self::Viewer, Requester::Stranger) => Err(ApiProblem::unauthorized(
+            (Self::Viewer, Requester::Unauthenticated) => Err(ApiProblem::unauthorized(
                 "reading requires a viewer token, or the admin token in the state folder: send `Authorization: Bearer …`",
             )),
         }
@@ -212,7 +212,7 @@ mod tests {
         AccessRules { tokens, admin: AdminToken::new("person"), ..AccessRules::default() }
     }
 
-    fn ask(
+    fn check_access(
         access: &AccessRules,
         permission: Permission,
         headers: &[(HeaderName, &str)],
@@ -229,38 +229,38 @@ mod tests {
     #[test]
     fn sf_7_reading_needs_a_token_unless_local_programs_are_trusted() {
         let (open, closed) = (access(false), access(true));
-        assert_eq!(ask(&open, Permission::Viewer, &[]), Ok(()));
-        assert_eq!(ask(&closed, Permission::Viewer, &[]), Err(StatusCode::UNAUTHORIZED));
-        assert_eq!(ask(&closed, Permission::Anyone, &[]), Ok(()));
+        assert_eq!(check_access(&open, Permission::Viewer, &[]), Ok(()));
+        assert_eq!(check_access(&closed, Permission::Viewer, &[]), Err(StatusCode::UNAUTHORIZED));
+        assert_eq!(check_access(&closed, Permission::Anyone, &[]), Ok(()));
         for access in [&open, &closed] {
-            assert_eq!(ask(access, Permission::Viewer, &[(AUTHORIZATION, "Bearer person")]), Ok(()));
-            let wrong = ask(access, Permission::Anyone, &[(AUTHORIZATION, "Bearer perso")]);
+            assert_eq!(check_access(access, Permission::Viewer, &[(AUTHORIZATION, "Bearer person")]), Ok(()));
+            let wrong = check_access(access, Permission::Anyone, &[(AUTHORIZATION, "Bearer perso")]);
             assert_eq!(wrong, Err(StatusCode::UNAUTHORIZED));
         }
-        let client = ask(&closed, Permission::Viewer, &[(AUTHORIZATION, "Bearer agent")]);
+        let client = check_access(&closed, Permission::Viewer, &[(AUTHORIZATION, "Bearer agent")]);
         assert_eq!(client, Err(StatusCode::FORBIDDEN), "an agent does not see what others do");
     }
 
     #[test]
     fn sf_7_calling_needs_a_token_where_clients_have_one() {
         let (open, closed) = (access(false), access(true));
-        assert_eq!(ask(&open, Permission::Caller, &[]), Ok(()));
-        assert_eq!(ask(&closed, Permission::Caller, &[]), Err(StatusCode::UNAUTHORIZED));
-        assert_eq!(ask(&closed, Permission::Caller, &[(AUTHORIZATION, "Bearer agent")]), Ok(()));
-        assert_eq!(ask(&closed, Permission::Caller, &[(AUTHORIZATION, "Bearer person")]), Ok(()));
+        assert_eq!(check_access(&open, Permission::Caller, &[]), Ok(()));
+        assert_eq!(check_access(&closed, Permission::Caller, &[]), Err(StatusCode::UNAUTHORIZED));
+        assert_eq!(check_access(&closed, Permission::Caller, &[(AUTHORIZATION, "Bearer agent")]), Ok(()));
+        assert_eq!(check_access(&closed, Permission::Caller, &[(AUTHORIZATION, "Bearer person")]), Ok(()));
     }
 
     #[test]
     fn sf_7_changes_need_the_admin_token_on_this_machine_too() {
         for access in [access(false), access(true)] {
-            assert_eq!(ask(&access, Permission::Admin, &[]), Err(StatusCode::UNAUTHORIZED));
-            assert_eq!(ask(&access, Permission::Admin, &[(AUTHORIZATION, "Bearer person")]), Ok(()));
+            assert_eq!(check_access(&access, Permission::Admin, &[]), Err(StatusCode::UNAUTHORIZED));
+            assert_eq!(check_access(&access, Permission::Admin, &[(AUTHORIZATION, "Bearer person")]), Ok(()));
         }
-        let client = ask(&access(true), Permission::Admin, &[(AUTHORIZATION, "Bearer agent")]);
+        let client = check_access(&access(true), Permission::Admin, &[(AUTHORIZATION, "Bearer agent")]);
         assert_eq!(client, Err(StatusCode::FORBIDDEN));
         let no_admin = AccessRules { admin: None, ..access(false) };
         assert_eq!(
-            ask(&no_admin, Permission::Admin, &[(AUTHORIZATION, "Bearer ")]),
+            check_access(&no_admin, Permission::Admin, &[(AUTHORIZATION, "Bearer ")]),
             Err(StatusCode::UNAUTHORIZED)
         );
     }
@@ -269,9 +269,9 @@ mod tests {
     fn sf_7_a_viewer_can_only_read() {
         let viewer = [(AUTHORIZATION, "Bearer watcher")];
         for access in [access(false), access(true)] {
-            assert_eq!(ask(&access, Permission::Viewer, &viewer), Ok(()));
-            assert_eq!(ask(&access, Permission::Caller, &viewer), Err(StatusCode::FORBIDDEN));
-            assert_eq!(ask(&access, Permission::Admin, &viewer), Err(StatusCode::FORBIDDEN));
+            assert_eq!(check_access(&access, Permission::Viewer, &viewer), Ok(()));
+            assert_eq!(check_access(&access, Permission::Caller, &viewer), Err(StatusCode::FORBIDDEN));
+            assert_eq!(check_access(&access, Permission::Admin, &viewer), Err(StatusCode::FORBIDDEN));
         }
     }
 
@@ -279,29 +279,32 @@ mod tests {
     fn sf_7_a_token_is_required_if_other_machines_can_connect() {
         // The last client token was removed while the process was running.
         let reached = AccessRules { reach: NetworkReach::Others, ..access(false) };
-        assert_eq!(ask(&reached, Permission::Viewer, &[]), Err(StatusCode::UNAUTHORIZED));
-        assert_eq!(ask(&reached, Permission::Caller, &[]), Err(StatusCode::UNAUTHORIZED));
+        assert_eq!(check_access(&reached, Permission::Viewer, &[]), Err(StatusCode::UNAUTHORIZED));
+        assert_eq!(check_access(&reached, Permission::Caller, &[]), Err(StatusCode::UNAUTHORIZED));
     }
 
     #[test]
-    fn sf_7_strange_pages_and_names_are_refused_before_tokens_are_looked_at() {
+    fn sf_7_foreign_origins_and_host_names_are_refused_before_tokens_are_checked() {
         let access = access(false);
         let evil = [(ORIGIN, "https://evil.example"), (AUTHORIZATION, "Bearer person")];
-        assert_eq!(ask(&access, Permission::Anyone, &evil), Err(StatusCode::FORBIDDEN));
+        assert_eq!(check_access(&access, Permission::Anyone, &evil), Err(StatusCode::FORBIDDEN));
         let guessing = [(ORIGIN, "https://evil.example"), (AUTHORIZATION, "Bearer perso")];
         assert_eq!(
-            ask(&access, Permission::Anyone, &guessing),
+            check_access(&access, Permission::Anyone, &guessing),
             Err(StatusCode::FORBIDDEN),
             "it learns nothing"
         );
-        assert_eq!(ask(&access, Permission::Anyone, &[(HOST, "evil.example")]), Err(StatusCode::FORBIDDEN));
         assert_eq!(
-            ask(&access, Permission::Anyone, &[(ORIGIN, "http://127.0.0.1:8080")]),
+            check_access(&access, Permission::Anyone, &[(HOST, "evil.example")]),
+            Err(StatusCode::FORBIDDEN)
+        );
+        assert_eq!(
+            check_access(&access, Permission::Anyone, &[(ORIGIN, "http://127.0.0.1:8080")]),
             Ok(()),
             "our own page"
         );
         for other in ["http://127.0.0.1:3000", "http://localhost:8080", "null"] {
-            let page = ask(&access, Permission::Caller, &[(ORIGIN, other)]);
+            let page = check_access(&access, Permission::Caller, &[(ORIGIN, other)]);
             assert_eq!(page, Err(StatusCode::FORBIDDEN), "the page of another program here: {other}");
         }
     }
@@ -309,15 +312,15 @@ mod tests {
     #[test]
     fn sf_7_a_page_is_compared_with_the_authority_of_an_absolute_target() {
         let access = access(false);
-        let ask = |target: &'static str, origin: &str| {
+        let is_admitted = |target: &'static str, origin: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(HOST, "127.0.0.1:3000".parse().unwrap());
             headers.insert(ORIGIN, origin.parse().unwrap());
             access.admit(Permission::Anyone, &Uri::from_static(target), &headers).is_ok()
         };
-        assert!(ask("http://127.0.0.1:8080/v1/status", "http://127.0.0.1:8080"));
-        assert!(!ask("http://127.0.0.1:8080/v1/status", "http://127.0.0.1:3000"));
-        assert!(!ask("http://evil.example/v1/status", "http://evil.example"));
+        assert!(is_admitted("http://127.0.0.1:8080/v1/status", "http://127.0.0.1:8080"));
+        assert!(!is_admitted("http://127.0.0.1:8080/v1/status", "http://127.0.0.1:3000"));
+        assert!(!is_admitted("http://evil.example/v1/status", "http://evil.example"));
     }
 
     #[test]

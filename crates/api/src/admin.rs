@@ -35,7 +35,9 @@ use crate::{HandlerResult, State};
 
 /// The endpoints for changes. Each change is written to the audit log, with the operator and the surface.
 pub(crate) fn endpoints() -> Vec<Endpoint> {
-    let signed = |endpoint: Endpoint| endpoint.reads_header(OPERATOR, WHO).reads_header(SURFACE, WHERE);
+    let signed = |endpoint: Endpoint| {
+        endpoint.reads_header(OPERATOR, OPERATOR_HELP).reads_header(SURFACE, SURFACE_HELP)
+    };
     rows().into_iter().map(signed).collect()
 }
 
@@ -179,10 +181,10 @@ fn surface(headers: &HeaderMap) -> OperatorSurface {
 
 /// The header with the name of the operator.
 const OPERATOR: &str = "X-Operator";
-const WHO: &str = "your name, for the audit log; the default is `admin`";
+const OPERATOR_HELP: &str = "your name, for the audit log; the default is `admin`";
 /// The header in which the command line and the dashboard name themselves.
 const SURFACE: &str = "Steadfast-Surface";
-const WHERE: &str = "`cli` or `dashboard`, for the audit log";
+const SURFACE_HELP: &str = "`cli` or `dashboard`, for the audit log";
 
 fn named(headers: &HeaderMap) -> Option<&str> {
     headers.get(OPERATOR)?.to_str().ok().filter(|name| !name.trim().is_empty())
@@ -308,8 +310,8 @@ pub(crate) async fn breaker(
 ) -> HandlerResult {
     let key: BreakerKey =
         key.parse().map_err(|reason| ApiProblem::no_such("breaker", &key).because(&reason))?;
-    let steered = turned(inner.steadfast.engine(), query.read()?.as_ref(), &key, turn, &by).await?;
-    Ok(shown(StatusCode::OK, &steered))
+    let breaker_view = turned(inner.steadfast.engine(), query.read()?.as_ref(), &key, turn, &by).await?;
+    Ok(shown(StatusCode::OK, &breaker_view))
 }
 
 async fn turned(
@@ -319,14 +321,14 @@ async fn turned(
     turn: BreakerCommand,
     by: &OperatorIdentity,
 ) -> Result<BreakerChange, ApiProblem> {
-    let steer = match turn {
+    let change = match turn {
         BreakerCommand::Reset {} => BreakerOverride::Reset,
         BreakerCommand::Open { span: None } => BreakerOverride::Open { until: None },
         BreakerCommand::Open { span: Some(span) } => {
             BreakerOverride::Open { until: Some(end_of(&span, engine)?) }
         }
     };
-    Ok(engine.admin().update_breaker(tenant, key, steer, by).await)
+    Ok(engine.admin().update_breaker(tenant, key, change, by).await)
 }
 
 /// The maximum number of digits in a duration, so that it fits in every unit.
@@ -426,8 +428,8 @@ pub(crate) async fn debug(
     let engine = inner.steadfast.engine();
     let breaker = async |tool: &str, tenant: TenantQuery, turn| -> Result<DebugResult, ApiProblem> {
         let key = BreakerKey::Tool(queries::tool(tool).map_err(ApiProblem::misread)?);
-        let steered = turned(engine, tenant.read()?.as_ref(), &key, turn, &by).await?;
-        Ok(DebugResult::Breaker(Box::new(steered)))
+        let breaker_view = turned(engine, tenant.read()?.as_ref(), &key, turn, &by).await?;
+        Ok(DebugResult::Breaker(Box::new(breaker_view)))
     };
     let done = match debug {
         DebugAction::ForceOpen { tool, span } => breaker(&tool, query, BreakerCommand::Open { span }).await?,

@@ -33,7 +33,7 @@ pub(crate) fn shown(status: StatusCode, body: &impl Serialize) -> Response {
 /// The media type of server-sent events.
 pub(crate) const EVENTS: &str = "text/event-stream";
 /// The interval of keep-alive comments in a stream, so that proxies do not close it.
-pub(crate) const SILENT: Duration = Duration::from_secs(15);
+pub(crate) const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Builds a response of this media type.
 pub(crate) fn whole(status: StatusCode, kind: &'static str, body: impl Into<Body>) -> Response {

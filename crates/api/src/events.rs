@@ -20,7 +20,7 @@ use steadfast_mcp::http::server::StreamPermit;
 use tokio::time::{Instant, timeout_at};
 
 use crate::access::{AccessRules, Permission, Requester};
-use crate::encoding::{EVENTS, SILENT, whole};
+use crate::encoding::{EVENTS, KEEP_ALIVE_INTERVAL, whole};
 use crate::endpoint::Endpoint;
 use crate::extractors::QueryParams;
 use crate::problem::ApiProblem;
@@ -30,19 +30,26 @@ use crate::{HandlerResult, State};
 /// The endpoints for events.
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
-        Endpoint::new(Method::GET, "/v1/events", "events", "Streams events as they happen", WHO, events)
-            .takes_query::<EventsQuery>()
-            .reads_header_as::<EventId>(
-                "Last-Event-ID",
-                "the id of the last event that you received; later events are sent first",
-            )
-            .gives_text("server-sent events, until you disconnect or your token is revoked", EVENTS)
-            .or_unavailable(),
+        Endpoint::new(
+            Method::GET,
+            "/v1/events",
+            "events",
+            "Streams events as they happen",
+            PERMISSION,
+            events,
+        )
+        .takes_query::<EventsQuery>()
+        .reads_header_as::<EventId>(
+            "Last-Event-ID",
+            "the id of the last event that you received; later events are sent first",
+        )
+        .gives_text("server-sent events, until you disconnect or your token is revoked", EVENTS)
+        .or_unavailable(),
     ]
 }
 
 /// The permission to follow events.
-const WHO: Permission = Permission::Viewer;
+const PERMISSION: Permission = Permission::Viewer;
 
 /// Filters for events.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -81,13 +88,17 @@ pub(crate) async fn events(
 ) -> HandlerResult {
     let feed = inner.steadfast.telemetry().feed();
     let last = headers.get("last-event-id").map(|value| value.to_str().unwrap_or_default());
-    let behind = last.or(query.after.as_deref()).map(|id| number(feed, id)).transpose()?;
-    let filter =
-        EventFilter { life: feed.life(), tenant: query.tenant, tool: query.tool, event: query.event };
+    let after = last.or(query.after.as_deref()).map(|id| number(feed, id)).transpose()?;
+    let filter = EventFilter {
+        generation: feed.generation(),
+        tenant: query.tenant,
+        tool: query.tool,
+        event: query.event,
+    };
     let counted = inner.gateway.streams.open(caller.follower())?;
     // A first line at once, so that the client sees the open connection.
-    let beginning = Some(Bytes::from_static(b": here is what happens\n\n"));
-    let reader = feed.read(behind);
+    let beginning = Some(Bytes::from_static(b": connected\n\n"));
+    let reader = feed.read(after);
     let listening =
         OpenEventStream { reader, filter, access: inner.access.clone(), uri, headers, _counted: counted };
     let stream = unfold((listening, beginning), async |(mut listening, beginning)| {
@@ -102,11 +113,11 @@ pub(crate) async fn events(
 
 /// Returns the number of an event, or 0 if the event is of an earlier process.
 fn number(feed: &Feed, id: &str) -> Result<u64, ApiProblem> {
-    let parts = id
-        .split_once('-')
-        .and_then(|(life, number)| Some((u64::from_str_radix(life, 16).ok()?, number.parse::<u64>().ok()?)));
+    let parts = id.split_once('-').and_then(|(generation, number)| {
+        Some((u64::from_str_radix(generation, 16).ok()?, number.parse::<u64>().ok()?))
+    });
     match parts {
-        Some((life, number)) if life == feed.life() => Ok(number),
+        Some((generation, number)) if generation == feed.generation() => Ok(number),
         Some(_) => Ok(0),
         None => Err(ApiProblem::misread(format!(
             "Last-Event-ID: `{id}` is not a valid event id; send the id of an event unchanged, or none for events from now on"
@@ -129,13 +140,13 @@ impl OpenEventStream {
     /// Returns the next part of the stream. The stream ends when its token is revoked.
     async fn next(&mut self) -> Option<Bytes> {
         let piece = next(&mut self.reader, &self.filter).await;
-        self.access.admit(WHO, &self.uri, &self.headers).ok()?;
+        self.access.admit(PERMISSION, &self.uri, &self.headers).ok()?;
         Some(piece)
     }
 }
 
 struct EventFilter {
-    life: u64,
+    generation: u64,
     tenant: Option<TenantId>,
     tool: Option<NamedTool>,
     event: Option<String>,
@@ -143,18 +154,19 @@ struct EventFilter {
 
 /// Returns the next event that passes the filter, or a comment that keeps the connection alive.
 async fn next(reader: &mut FeedReader, filter: &EventFilter) -> Bytes {
-    let silent = Instant::now() + SILENT;
+    let silent = Instant::now() + KEEP_ALIVE_INTERVAL;
     loop {
         match timeout_at(silent, reader.next()).await {
-            Ok(FeedItem::Happened(line)) if filter.has(&line) => {
+            Ok(FeedItem::Event(line)) if filter.has(&line) => {
                 let FeedEvent { number, event, text } = &*line;
-                return format!("id: {:x}-{number}\nevent: {event}\ndata: {text}\n\n", filter.life).into();
+                return format!("id: {:x}-{number}\nevent: {event}\ndata: {text}\n\n", filter.generation)
+                    .into();
             }
-            Ok(FeedItem::Happened(_)) => {}
+            Ok(FeedItem::Event(_)) => {}
             Ok(FeedItem::Missed(missed)) => {
                 return format!("event: missed\ndata: {{\"missed\":{missed}}}\n\n").into();
             }
-            Err(_) => return Bytes::from_static(b": nothing happens\n\n"),
+            Err(_) => return Bytes::from_static(b": keep-alive\n\n"),
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::problem::ApiProblem;
 /// The maximum size of a request body, in bytes.
 const LONGEST: usize = 64 << 10;
 /// The time limit for a request body. A client that never ends its body would occupy a connection.
-const PATIENCE: Duration = Duration::from_secs(30);
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The parameter of a path.
 pub(crate) struct PathParam(pub(crate) String);
@@ -144,8 +144,8 @@ pub(crate) async fn body(body: Body, longest: usize) -> Result<Bytes, ApiProblem
     if usize::try_from(body.size_hint().lower()).ok().is_none_or(|declared| declared > longest) {
         return Err(too_large());
     }
-    let Some(read) = within(PATIENCE, to_bytes(body, longest)).await else {
-        let message = format!("the body did not end within {} s", PATIENCE.as_secs());
+    let Some(read) = within(BODY_TIMEOUT, to_bytes(body, longest)).await else {
+        let message = format!("the body did not end within {} s", BODY_TIMEOUT.as_secs());
         return Err(ApiProblem::new(StatusCode::REQUEST_TIMEOUT, "too_slow", message));
     };
     read.map_err(|error| match error.source() {

@@ -246,7 +246,7 @@ async fn admit(Shared(guard): Shared<EndpointGuard>, mut request: Request, next:
         .and_then(|caller| guard.check_encoding(request.headers()).map(|()| caller));
     match admitted {
         Ok(caller) => {
-            if caller != Requester::Stranger
+            if caller != Requester::Unauthenticated
                 && let Some(link) = request.extensions().get::<DeliveryLink>()
             {
                 link.admit();

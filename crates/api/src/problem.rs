@@ -33,7 +33,7 @@ pub(crate) struct ApiProblem {
 }
 
 /// The default retry delay.
-const SOON: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// The body of an error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
@@ -232,7 +232,8 @@ impl From<StoreError> for ApiProblem {
 
 impl From<TooManyStreams> for ApiProblem {
     fn from(error: TooManyStreams) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", error.message()).after(TooManyStreams::LATER)
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", error.message())
+            .after(TooManyStreams::RETRY_AFTER_DELAY)
     }
 }
 
@@ -252,7 +253,7 @@ impl IntoResponse for ApiProblem {
         {
             headers.insert(ALLOW, allow);
         }
-        let soon = (status == StatusCode::SERVICE_UNAVAILABLE).then_some(SOON);
+        let soon = (status == StatusCode::SERVICE_UNAVAILABLE).then_some(RETRY_DELAY);
         if let Some(wait) = self.retry_after.or(soon) {
             let seconds = u64::try_from(wait.as_millis().div_ceil(1000)).unwrap_or(u64::MAX);
             headers.insert(RETRY_AFTER, seconds.into());

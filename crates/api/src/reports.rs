@@ -101,7 +101,7 @@ pub(crate) async fn end_session(
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[expect(
     dead_code,
-    reason = "described here and read by the core, which says everything that is wrong at once"
+    reason = "only describes the schema; the core reads reports and returns all errors at once"
 )]
 pub struct FailureReport {
     /// The tool.
@@ -261,15 +261,15 @@ pub(crate) fn check_report_target(
     tool: &ToolRef,
     depends_on: [&Option<Domain>; 2],
 ) -> Result<(), ApiProblem> {
-    let is_ours = |namespace: &Namespace| inner.gateway.tools.runs(namespace);
+    let is_upstream = |namespace: &Namespace| inner.gateway.tools.runs(namespace);
     let config = inner.steadfast.config();
     let named = |domain: &Domain| {
-        Namespace::new(domain.as_str()).is_ok_and(|server| is_ours(&server)) || config.is_own_host(domain)
+        Namespace::new(domain.as_str()).is_ok_and(|server| is_upstream(&server)) || config.is_own_host(domain)
     };
     let reason = match caller {
         Requester::Admin => return Ok(()),
-        Requester::Client(_) | Requester::Viewer(_) | Requester::Local | Requester::Stranger => {
-            if is_ours(&tool.namespace) {
+        Requester::Client(_) | Requester::Viewer(_) | Requester::Local | Requester::Unauthenticated => {
+            if is_upstream(&tool.namespace) {
                 format!(
                     "{tool} runs in this gateway, which observes its calls itself: call it with POST /v1/calls"
                 )

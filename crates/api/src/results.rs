@@ -77,7 +77,7 @@ async fn result(
         Requester::Client(Principal { actor, tenant }) => own.actor == *actor && own.tenant == *tenant,
         // They choose the actor of each envelope, so they may read the results of all actors.
         Requester::Admin | Requester::Local => true,
-        Requester::Viewer(_) | Requester::Stranger => false,
+        Requester::Viewer(_) | Requester::Unauthenticated => false,
     };
     let now = inner.steadfast.engine().now();
     let read = inner.gateway.large_results.read(&id, may_read, query.offset.unwrap_or(0), now);

@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 
 use crate::access::{DefaultActor, Permission, Requester};
 use crate::calls::{CallQuery, apply_identity};
-use crate::encoding::{EVENTS, SILENT, accepts, event, json as answer, whole};
+use crate::encoding::{EVENTS, KEEP_ALIVE_INTERVAL, accepts, event, json as answer, whole};
 use crate::endpoint::Endpoint;
 use crate::extractors::{PathParam, QueryParams, body};
 use crate::problem::ApiProblem;
@@ -73,10 +73,10 @@ pub(crate) struct CancelTurnResponse {
 /// `POST /v1/turns`. If the client disconnects, the engine decides about calls in flight. No other call of the turn
 /// starts until the turn is submitted again.
 async fn run(Shared(State(inner)): Shared<State>, request: Request) -> HandlerResult {
-    let wants_events = accepts(request.headers(), EVENTS);
+    let accepts_events = accepts(request.headers(), EVENTS);
     let (plan, options) = read(request).await?;
     let plan = Arc::new(plan);
-    if wants_events {
+    if accepts_events {
         return follow(inner, plan, options).await;
     }
     Ok(answer(StatusCode::OK, &turned(&inner, plan, options).await?))
@@ -100,7 +100,7 @@ async fn read(request: Request) -> Result<(TurnPlan, TurnOptions), ApiProblem> {
     let (mut parts, content) = request.into_parts();
     let QueryParams(query) = QueryParams::<CallQuery>::from_request_parts(&mut parts, &()).await?;
     let text = body(content, steadfast_json::JsonLimits::ENVELOPE.bytes).await?;
-    let caller = parts.extensions.remove::<Requester>().unwrap_or(Requester::Stranger);
+    let caller = parts.extensions.remove::<Requester>().unwrap_or(Requester::Unauthenticated);
     let DefaultActor(sender) = parts.extensions.remove::<DefaultActor>().unwrap_or_default();
     let envelope = TurnEnvelope::parse_from(&text, query.unknown_fields(), sender.as_ref())
         .map_err(|error| ApiProblem::wrong_envelope(&error))?;
@@ -119,7 +119,7 @@ impl From<TurnRejection> for ApiProblem {
                 Self::new(StatusCode::CONFLICT, "in_flight", message).after(wait)
             }
             TurnRejection::Overloaded => {
-                Self::new(StatusCode::TOO_MANY_REQUESTS, "overloaded", message).after(SOON)
+                Self::new(StatusCode::TOO_MANY_REQUESTS, "overloaded", message).after(RETRY_DELAY)
             }
             TurnRejection::Store(_) => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message)
@@ -129,7 +129,7 @@ impl From<TurnRejection> for ApiProblem {
     }
 }
 
-const SOON: std::time::Duration = std::time::Duration::from_secs(1);
+const RETRY_DELAY: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// `POST /v1/turns/{id}/cancel`. A client can cancel its own turns only.
 async fn cancel(
@@ -137,11 +137,11 @@ async fn cancel(
     caller: axum::Extension<Requester>,
     PathParam(id): PathParam,
 ) -> HandlerResult {
-    let is_theirs = |target: &CallerIdentity| match &*caller {
+    let is_of_caller = |target: &CallerIdentity| match &*caller {
         Requester::Client(own) => own.actor == target.actor_id && own.tenant == target.tenant_id,
-        Requester::Admin | Requester::Viewer(_) | Requester::Local | Requester::Stranger => true,
+        Requester::Admin | Requester::Viewer(_) | Requester::Local | Requester::Unauthenticated => true,
     };
-    match inner.steadfast.engine().cancel_turn(&id, is_theirs) {
+    match inner.steadfast.engine().cancel_turn(&id, is_of_caller) {
         0 => Err(ApiProblem::no_such("turn that runs here with the name or trace", &id)),
         withdrawn => Ok(answer(StatusCode::OK, &CancelTurnResponse { withdrawn })),
     }
@@ -203,7 +203,7 @@ impl TurnEventStream {
                 // A turn that panicked has no result, and its stream just ends.
                 turned.ok()?.ok().map(|turned| event("result", &turned))
             }
-            () = tokio::time::sleep(SILENT) => Some(Bytes::from_static(b":\n\n")),
+            () = tokio::time::sleep(KEEP_ALIVE_INTERVAL) => Some(Bytes::from_static(b":\n\n")),
         }
     }
 }

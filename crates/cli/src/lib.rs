@@ -26,7 +26,7 @@ struct Cli {
     command: CliCommand,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 success, 1 failure, 2 the command line or the configuration is not valid; status and doctor: 3 an operator should look, 4 something is wrong; rehearse: 3 results would change.";
+const EXIT_CODES: &str = "Exit codes: 0 success, 1 failure, 2 the command line or the configuration is not valid; status and doctor: 3 needs attention, 4 something is wrong; rehearse: 3 results would change.";
 
 #[derive(Debug, Subcommand)]
 enum CliCommand {
@@ -46,7 +46,7 @@ enum CliCommand {
     Check(check::Options),
     /// Show the health of the gateways, and what needs an operator.
     ///
-    /// The exit code is 3 if an operator should look and 4 if calls fail, at any gateway on this machine. With --json
+    /// The exit code is 3 if something needs attention and 4 if calls fail, at any gateway on this machine. With --json
     /// the output for one gateway is its response to /v1/status. For several gateways it is {"verdict", "gateways":
     /// [{"gateway", "status"}]}, with the worst verdict and the response of each.
     Status(status::Options),

@@ -136,7 +136,7 @@ fn every_metric_of_the_pages_is_counted() {
 }
 
 #[test]
-fn every_link_of_the_pages_leads_somewhere() {
+fn every_link_of_the_pages_has_a_target() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operating");
     for (name, page) in PAGES {
         for link in page.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()) {

@@ -216,7 +216,7 @@ async fn a_call_that_may_still_take_effect_is_not_resolved_as_not_run() {
 }
 
 #[tokio::test]
-async fn rp_13_a_tool_that_lost_its_trust_is_forgiven() {
+async fn rp_13_lost_trust_in_a_tool_is_restored() {
     let home = ApprovalTestHome::new("reset");
     let mut policy = plain();
     policy.retry.attempts = 1.try_into().unwrap();

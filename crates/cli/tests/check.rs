@@ -99,7 +99,7 @@ fn a_valid_configuration_is_reported_and_nothing_is_created() {
     assert_eq!((code, err.as_str()), (0, NO_SERVER));
     let state = home.path(".local/state/steadfast/state.db");
     let expected = format!(
-        "the configuration is right\n  read   no file; everything is at its default\n  store  sqlite file {}\n",
+        "the configuration is valid\n  read   no file; all settings have their defaults\n  store  sqlite file {}\n",
         state.display()
     );
     assert_eq!(out, expected);
@@ -274,7 +274,7 @@ const BAD: &[BadConfig] = &[
 ];
 
 #[test]
-fn serve_and_check_refuse_the_same_in_the_same_words() {
+fn serve_and_check_refuse_the_same_settings_with_the_same_messages() {
     for BadConfig { name, config, errors } in BAD {
         let home = CheckTestHome::new(&format!("bad-{name}"));
         home.write("steadfast.toml", &format!("{config}\n[command_tools.date]\ncommand = [\"date\"]\n"));
@@ -344,7 +344,7 @@ fn all_errors_of_files_and_values_are_reported_at_once() {
         "[servers.b]\ncommand = 7\n[notify.ops]\nurl = 7\n[store]\nkind = \"redis\"\nurl = 7\n",
     );
     let CheckRun { err, .. } = run_command(home.command(&["check"]).args(["--config", "more.toml"]));
-    assert!(err.ends_with("3 mistakes in the configuration\n"), "{err}");
+    assert!(err.ends_with("3 errors in the configuration\n"), "{err}");
 }
 
 #[test]
@@ -383,7 +383,7 @@ fn check_takes_the_servers_and_the_address_that_serve_takes() {
 }
 
 /// Returns the output of `serve` after the start, up to the token.
-fn greeting(command: &mut Command) -> (ChildGuard, Vec<String>) {
+fn start_and_read(command: &mut Command) -> (ChildGuard, Vec<String>) {
     let mut child = ChildGuard(command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
     let mut output = Vec::new();
@@ -403,7 +403,7 @@ fn serve_prints_the_dashboard_url_and_the_token_location() {
     let home = CheckTestHome::new("greeting");
     home.write("steadfast.toml", "[command_tools.date]\ncommand = [\"date\"]\n");
     let token = home.path(".local/state/steadfast/admin-token");
-    let (_running, output) = greeting(&mut home.command(&["serve", "--listen", "localhost:0"]));
+    let (_running, output) = start_and_read(&mut home.command(&["serve", "--listen", "localhost:0"]));
     let [.., page, admin] = output.as_slice() else { panic!("{output:?}") };
     assert_eq!(admin, &format!("admin token: in {}", token.display()));
     let address = page.strip_prefix("dashboard: http://").unwrap().strip_suffix('/').unwrap();
@@ -421,7 +421,7 @@ fn serve_prints_the_dashboard_url_and_the_token_location() {
     serve
         .env("STEADFAST_ADMIN_TOKEN", "of-the-admin-0123456789")
         .env("STEADFAST_TOKEN", "of-clients-0123456789");
-    let (_running, output) = greeting(&mut serve);
+    let (_running, output) = start_and_read(&mut serve);
     let [.., page, admin] = output.as_slice() else { panic!("{output:?}") };
     assert_eq!(admin, "admin token: the value of STEADFAST_ADMIN_TOKEN");
     assert!(page.starts_with("dashboard: http://127.0.0.1:"), "{page}");
@@ -442,7 +442,7 @@ fn list_tools(child: &mut ChildGuard) -> String {
 }
 
 #[test]
-fn explain_resolves_a_tool_with_the_annotations_that_were_seen_last() {
+fn explain_resolves_a_tool_with_its_last_known_annotations() {
     let home = CheckTestHome::new("annotations");
     let explain = |arguments: &[&str]| {
         let mut command = home.command(&["config", "explain"]);
@@ -456,9 +456,10 @@ fn explain_resolves_a_tool_with_the_annotations_that_were_seen_last() {
     assert_eq!(home.names(), [""; 0], "looking makes nothing");
 
     // A client of `wrap` lists the tools. Both have ended when the command runs.
-    let us = env!("CARGO_BIN_EXE_steadfast");
+    let program = env!("CARGO_BIN_EXE_steadfast");
     let ledger = home.path("ledger");
-    let mut wrap = home.command(&["wrap", "--name", "bank", "--", us, "demo-bank", ledger.to_str().unwrap()]);
+    let mut wrap =
+        home.command(&["wrap", "--name", "bank", "--", program, "demo-bank", ledger.to_str().unwrap()]);
     let mut wrap =
         ChildGuard(wrap.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
     let listed = list_tools(&mut wrap);
@@ -480,15 +481,16 @@ fn explain_resolves_a_tool_with_the_annotations_that_were_seen_last() {
     // The configuration is stronger: annotations of an untrusted server are ignored.
     home.write(
         "steadfast.toml",
-        &format!("[servers.bank]\ncommand = [\"{us}\"]\ntrust_annotations = false\n"),
+        &format!("[servers.bank]\ncommand = [\"{program}\"]\ntrust_annotations = false\n"),
     );
     let distrusted = explain(&["bank/balance"]);
     assert!(distrusted.contains("`trust_annotations` is false"), "{distrusted}");
     assert!(!distrusted.contains("read_only"), "{distrusted}");
     assert!(explain(&["bank__pay"]).contains("bank/pay"), "as clients see it");
 
-    // The same applies if only the gateway knew the server, and no configuration does any more.
-    let mut wrap = home.command(&["wrap", "--name", "bank", "--", us, "demo-bank", ledger.to_str().unwrap()]);
+    // The same applies if only the gateway knew the server, and no configuration does now.
+    let mut wrap =
+        home.command(&["wrap", "--name", "bank", "--", program, "demo-bank", ledger.to_str().unwrap()]);
     let mut wrap =
         ChildGuard(wrap.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
     list_tools(&mut wrap);
@@ -500,14 +502,14 @@ fn explain_resolves_a_tool_with_the_annotations_that_were_seen_last() {
 }
 
 #[test]
-fn explain_asks_a_gateway_that_keeps_everything_in_memory() {
+fn explain_queries_a_gateway_that_stores_its_state_in_memory() {
     let home = CheckTestHome::new("annotations-of-a-gateway");
-    let us = env!("CARGO_BIN_EXE_steadfast");
+    let program = env!("CARGO_BIN_EXE_steadfast");
     let ledger = home.path("ledger");
     home.write(
         "steadfast.toml",
         &format!(
-            "[store]\nkind = \"memory\"\n[servers.bank]\ncommand = [\"{us}\", \"demo-bank\", {ledger:?}]\n"
+            "[store]\nkind = \"memory\"\n[servers.bank]\ncommand = [\"{program}\", \"demo-bank\", {ledger:?}]\n"
         ),
     );
     let explain = || {
@@ -516,7 +518,7 @@ fn explain_asks_a_gateway_that_keeps_everything_in_memory() {
         assert_eq!(code, 0, "{err}");
         out
     };
-    let (_running, output) = greeting(&mut home.command(&["serve", "--listen", "127.0.0.1:0"]));
+    let (_running, output) = start_and_read(&mut home.command(&["serve", "--listen", "127.0.0.1:0"]));
     let url = output.iter().find_map(|line| line.strip_prefix("bank is at ")).unwrap();
     assert!(explain().starts_with("annotations not received"));
     let mut wrap = home.command(&["wrap", "--url", url]);
@@ -532,7 +534,7 @@ fn explain_asks_a_gateway_that_keeps_everything_in_memory() {
 }
 
 /// Ten errors of different kinds, in two files and in the environment.
-const TEN_MISTAKES: &str = r#"profile = "fast"
+const TEN_ERRORS: &str = r#"profile = "fast"
 listen = "everywhere"
 timeout = 30
 unknown_setting = 1
@@ -555,10 +557,10 @@ command = []
 #[test]
 fn ten_errors_are_reported_at_once_with_their_lines_and_nothing_is_created() {
     let home = CheckTestHome::new("ten-mistakes");
-    home.write("steadfast.toml", TEN_MISTAKES);
+    home.write("steadfast.toml", TEN_ERRORS);
     let CheckRun { code, out, err } = home.run(&["check", "--open"]);
     assert_eq!((code, out.as_str()), (2, ""), "{err}");
-    assert!(err.ends_with("10 mistakes in the configuration\n"), "{err}");
+    assert!(err.ends_with("10 errors in the configuration\n"), "{err}");
     for place in ["1:11", "2:10", "3:11", "4:1", "7:8", "8:11", "11:1", "12:10", "15:9", "18:11"] {
         assert!(err.contains(&format!("steadfast.toml:{place}\n")), "{place} in {err}");
     }
@@ -597,7 +599,7 @@ fn a_named_file_that_is_missing_is_a_configuration_error() {
 }
 
 #[test]
-fn a_missing_state_folder_is_made_for_this_user_alone() {
+fn a_missing_state_folder_is_created_for_this_user_only() {
     let home = CheckTestHome::with_store("no-folder", "path = \"deep/er/state.db\"");
     let CheckRun { code, out, err } = home.run(&["check", "--open"]);
     assert_eq!((code, err.as_str()), (0, NO_SERVER));
@@ -681,7 +683,7 @@ fn an_unreachable_redis_is_reported_with_its_address() {
     let port = RedisServer::free_port();
     let store = format!("kind = \"redis\"\nurl = \"redis://127.0.0.1:{port}\"");
     let home = CheckTestHome::with_store("redis-gone", &store);
-    assert_eq!(home.run(&["check"]).code, 0, "the configuration is right; nothing was opened");
+    assert_eq!(home.run(&["check"]).code, 0, "the configuration is valid; nothing was opened");
     let CheckRun { code, err, .. } = home.run(&["check", "--open"]);
     assert_eq!(code, 1, "{err}");
     assert!(err.contains(&format!("127.0.0.1:{port}")), "{err}");

@@ -49,7 +49,7 @@ impl DemoFolder {
     }
 
     /// Asserts that no file of the demo is left, and soon no process.
-    fn is_left_as_it_was(&self) {
+    fn assert_unchanged(&self) {
         assert_eq!(fs::read_dir(&self.folder).unwrap().count(), 0, "its files are gone");
         wait(|| self.processes().is_empty(), || format!("the end of {:?}", self.processes()));
     }
@@ -73,7 +73,7 @@ fn the_demo_succeeds_in_eighty_plain_columns_and_leaves_nothing_behind() {
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
     assert!(!out.contains('\x1b') && !out.contains('\r'), "{out}");
     assert!(out.lines().all(|line| line.chars().count() <= 80), "{out}");
-    assert!(!out.contains("NOT SO"), "{out}");
+    assert!(!out.contains("DIFFERS"), "{out}");
     let row = |number: u32, words: &[&str]| {
         let beginning = format!(" {number} ");
         out.lines().any(|line| line.starts_with(&beginning) && words.iter().all(|word| line.contains(word)))
@@ -86,7 +86,7 @@ fn the_demo_succeeds_in_eighty_plain_columns_and_leaves_nothing_behind() {
     assert!(row(6, &["12 of 12", "2 of 12"]), "{out}");
     assert!(row(7, &["paid twice", "paid once, answer kept"]), "{out}");
     assert!(!out.contains("Ctrl-C"), "nobody is there to press it: {out}");
-    place.is_left_as_it_was();
+    place.assert_unchanged();
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn programs_get_the_observations_as_json() {
     assert!(
         scenes.iter().all(|scene| scene["asExpected"] == true && scene["surprises"] == serde_json::json!([]))
     );
-    place.is_left_as_it_was();
+    place.assert_unchanged();
 }
 
 /// With a gateway that does nothing, every scene fails. That shows that nothing is staged.
@@ -136,7 +136,7 @@ fn a_demo_with_unexpected_results_fails_and_shows_them() {
     }
     let twice = serde_json::json!({ "side": "with", "what": "payments", "observed": "2", "expected": "1" });
     assert_eq!(report["scenes"][1]["surprises"][0], twice);
-    place.is_left_as_it_was();
+    place.assert_unchanged();
 }
 
 #[test]
@@ -144,12 +144,12 @@ fn an_interrupted_demo_leaves_nothing_behind() {
     for (signal, until) in [("-INT", "1  "), ("-TERM", "4  ")] {
         // The demo continues until the signal arrives, and may have ended by then. In that case there was nothing to
         // interrupt.
-        let is_interrupted = (0..TRIES).any(|_| interrupted(signal, until));
+        let is_interrupted = (0..ATTEMPTS).any(|_| interrupted(signal, until));
         assert!(is_interrupted, "{signal} ends no story");
     }
 }
 
-const TRIES: u32 = 10;
+const ATTEMPTS: u32 = 10;
 
 /// Returns true if the demo was interrupted before its end. Asserts that nothing is left of it in both cases.
 fn interrupted(signal: &str, until: &str) -> bool {
@@ -158,19 +158,19 @@ fn interrupted(signal: &str, until: &str) -> bool {
     let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines().map(Result::unwrap);
     assert!(lines.any(|line| line.starts_with(until)));
     if Path::new("/proc/self/environ").exists() {
-        let is_beside = || place.processes().len() > 1 || demo.try_wait().unwrap().is_some();
-        wait(is_beside, || "a server beside the demo".to_owned());
+        let is_running = || place.processes().len() > 1 || demo.try_wait().unwrap().is_some();
+        wait(is_running, || "a server beside the demo".to_owned());
     }
     // Not to a process that has ended, because its process id may belong to another one.
     if demo.try_wait().unwrap().is_none() {
         let sent = Command::new("kill").args([signal, &demo.id().to_string()]).status().unwrap();
         assert!(sent.success());
     }
-    let is_told = lines.any(|line| line.contains("balance, should be"));
+    let is_reported = lines.any(|line| line.contains("balance, should be"));
     let code = demo.wait().unwrap().code();
-    assert_eq!(code, Some(if is_told { 0 } else { 130 }), "{signal}");
-    place.is_left_as_it_was();
-    !is_told
+    assert_eq!(code, Some(if is_reported { 0 } else { 130 }), "{signal}");
+    place.assert_unchanged();
+    !is_reported
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn an_unusable_address_is_reported_before_the_demo_starts() {
     let DemoRun { code, out, err } = place.run(&["--listen", &taken.local_addr().unwrap().to_string()]);
     assert_eq!((code, out.as_str()), (1, ""), "{err}");
     assert!(err.contains("cannot listen on"), "{err}");
-    place.is_left_as_it_was();
+    place.assert_unchanged();
 }
 
 #[test]

@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 use crate::folder::CliTestFolder;
 
 /// The whole path of the program. In these homes it is not found by name.
-const US: &str = env!("CARGO_BIN_EXE_steadfast");
+const PROGRAM: &str = env!("CARGO_BIN_EXE_steadfast");
 
 /// A folder that is the home of one test. Its folder `project` is the working folder.
 struct ImportTestHome {
@@ -52,7 +52,7 @@ impl ImportTestHome {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(US);
+        let mut command = Command::new(PROGRAM);
         command.arg("import").args(arguments).current_dir(self.path("project"));
         command.env_clear().env("HOME", &self.folder);
         command
@@ -285,12 +285,12 @@ fn every_client_is_wrapped_and_restored_byte_for_byte() {
         assert_eq!(home.read(file), *before, "nothing was written");
     }
     assert!(shown.ends_with(&format!(
-        "13 servers in 10 files would go through steadfast; nothing was written\nto do it: {US} import --write\n"
+        "13 servers in 10 files would go through steadfast; nothing was written\nto do it: {PROGRAM} import --write\n"
     )), "{shown}");
 
     let written = home.good(&["--write"]);
     for ImportCase { file, before, after, .. } in CASES {
-        assert_eq!(home.read(file), after.replace("US", US), "{file}");
+        assert_eq!(home.read(file), after.replace("US", PROGRAM), "{file}");
         assert_eq!(home.read(&format!("{file}.steadfast-backup")), *before);
     }
     assert!(written.contains("13 servers in 10 files now go through steadfast"), "{written}");
@@ -302,23 +302,24 @@ fn every_client_is_wrapped_and_restored_byte_for_byte() {
         "{again}"
     );
     for ImportCase { file, after, .. } in CASES {
-        assert_eq!(home.read(file), after.replace("US", US), "{file}");
+        assert_eq!(home.read(file), after.replace("US", PROGRAM), "{file}");
     }
 
     let shown = home.good(&["--undo"]);
     assert!(shown.ends_with(&format!(
-        "13 servers in 10 files would no longer go through steadfast; nothing was written\nto do it: {US} import --undo --write\n"
+        "13 servers in 10 files would no longer go through steadfast; nothing was written\nto do it: {PROGRAM} import --undo --write\n"
     )), "{shown}");
     assert!(
-        shown
-            .contains(&format!("    - {US} wrap --imported --name bank -- bank --live\n    + bank --live\n")),
+        shown.contains(&format!(
+            "    - {PROGRAM} wrap --imported --name bank -- bank --live\n    + bank --live\n"
+        )),
         "{shown}"
     );
     for ImportCase { file, after, .. } in CASES {
-        assert_eq!(home.read(file), after.replace("US", US), "{file}");
+        assert_eq!(home.read(file), after.replace("US", PROGRAM), "{file}");
     }
-    let undone = home.good(&["--undo", "--write"]);
-    assert!(undone.contains("13 servers in 10 files no longer go through steadfast"), "{undone}");
+    let undo_output = home.good(&["--undo", "--write"]);
+    assert!(undo_output.contains("13 servers in 10 files no longer go through steadfast"), "{undo_output}");
     for ImportCase { file, before, .. } in CASES {
         assert_eq!(home.read(file), *before, "{file}");
         assert!(
@@ -342,16 +343,16 @@ fn a_dry_run_shows_old_and_new_command_lines() {
   far: not changed: the file has no credentials for it, so that its client may have to sign in (OAuth), and only the client can do that; if it needs none, add --without-sign-in NAME
   a b
     - x 'say hi'
-    + {US} wrap --imported --name 'a b' -- x 'say hi'
+    + {PROGRAM} wrap --imported --name 'a b' -- x 'say hi'
 
 Claude Code  .mcp.json
   db
     - '${{TOOLS}}/db'
-    + {US} wrap --imported=empty-args --name db -- '${{TOOLS}}/db'
+    + {PROGRAM} wrap --imported=empty-args --name db -- '${{TOOLS}}/db'
   note: it belongs to the project: all users of the project need steadfast too
 
 2 servers in 2 files would go through steadfast; nothing was written
-to do it: {US} import --client claude-code --write
+to do it: {PROGRAM} import --client claude-code --write
 ",
         home = home.folder.display()
     );
@@ -366,8 +367,11 @@ fn a_client_or_a_file_can_be_selected_and_the_others_are_unchanged() {
     }
     home.good(&["--write", "--client", "codex", "--client", "cursor"]);
     for ImportCase { client, file, before, after } in CASES {
-        let expected =
-            if ["codex", "cursor"].contains(client) { after.replace("US", US) } else { (*before).to_owned() };
+        let expected = if ["codex", "cursor"].contains(client) {
+            after.replace("US", PROGRAM)
+        } else {
+            (*before).to_owned()
+        };
         assert_eq!(home.read(file), expected, "{file}");
     }
     // A file that is at no known location: recognized by its contents, or read as that of a client.
@@ -378,7 +382,7 @@ fn a_client_or_a_file_can_be_selected_and_the_others_are_unchanged() {
         let mut arguments = vec!["--write", "--file", &path];
         arguments.extend(client.iter().flat_map(|client| ["--client", client]));
         let out = home.good(&arguments);
-        assert_eq!(home.read(name), case.after.replace("US", US), "{out}");
+        assert_eq!(home.read(name), case.after.replace("US", PROGRAM), "{out}");
     }
 
     let ImportRun { code, err, .. } = home.run(&["--file", "nowhere.json"]);
@@ -389,7 +393,7 @@ fn a_client_or_a_file_can_be_selected_and_the_others_are_unchanged() {
 
 /// Variables of the clients give the locations of their files, and Windows has other folders.
 #[test]
-fn files_are_found_where_the_variables_say() {
+fn files_are_found_through_environment_variables() {
     let home = ImportTestHome::new("variables");
     let places = [
         ("CLAUDE_CONFIG_DIR", "claude", "claude/.claude.json", 1),
@@ -432,7 +436,7 @@ fn the_short_name_is_written_where_its_reader_finds_it() {
     }
     // A link to the program, as package managers create it.
     fs::create_dir(home.path("bin")).unwrap();
-    symlink(US, home.path("bin/steadfast")).unwrap();
+    symlink(PROGRAM, home.path("bin/steadfast")).unwrap();
     let run = |arguments: &[&str]| run_command(home.command(arguments).env("PATH", home.path("bin")));
     let ImportRun { code, out, err } = run(&["--write"]);
     assert_eq!(code, 0, "{err}");
@@ -440,8 +444,8 @@ fn the_short_name_is_written_where_its_reader_finds_it() {
     let long = home.path("bin/steadfast").display().to_string();
     for ImportCase { client, file, after, .. } in CASES {
         let by_name = file.starts_with("project/") || ["claude-code", "codex"].contains(client);
-        let us = if by_name { "steadfast" } else { &long };
-        assert_eq!(home.read(file), after.replace("US", us), "{file}");
+        let program = if by_name { "steadfast" } else { &long };
+        assert_eq!(home.read(file), after.replace("US", program), "{file}");
     }
     assert_eq!(run(&["--undo", "--write"]).code, 0);
     assert!(CASES.iter().all(|case| home.read(case.file) == case.before));
@@ -450,7 +454,7 @@ fn the_short_name_is_written_where_its_reader_finds_it() {
     fs::remove_file(home.path("bin/steadfast")).unwrap();
     symlink("/bin/sh", home.path("bin/steadfast")).unwrap();
     assert_eq!(run(&["--write"]).code, 0);
-    assert!(CASES.iter().all(|case| home.read(case.file) == case.after.replace("US", US)));
+    assert!(CASES.iter().all(|case| home.read(case.file) == case.after.replace("US", PROGRAM)));
 }
 
 #[test]
@@ -465,7 +469,7 @@ fn later_edits_survive_an_undo_and_so_does_the_first_backup() {
         .replace("{\"a\":", "{\"new\": {\"command\": \"new\"}, \"a\":");
     home.write(file, &edited);
     let out = home.good(&["--write"]);
-    assert!(out.contains("as it was before the first import"), "{out}");
+    assert!(out.contains("backup from before the first import"), "{out}");
     assert_eq!(home.read(&format!("{file}.steadfast-backup")), CASES[4].before);
     let out = home.good(&["--undo", "--write"]);
     assert_eq!(
@@ -484,7 +488,7 @@ fn later_edits_survive_an_undo_and_so_does_the_first_backup() {
 }
 
 #[test]
-fn permissions_are_kept_and_links_are_followed() {
+fn permissions_are_preserved_and_links_are_followed() {
     let home = ImportTestHome::new("links");
     home.write("dotfiles/claude", CASES[0].before);
     fs::set_permissions(home.path("dotfiles/claude"), fs::Permissions::from_mode(0o640)).unwrap();
@@ -495,7 +499,7 @@ fn permissions_are_kept_and_links_are_followed() {
     let out = home.good(&["--write"]);
     assert!(out.contains("2 servers in 1 file now"), "{out}");
     assert!(fs::symlink_metadata(home.path(".claude.json")).unwrap().is_symlink());
-    assert_eq!(home.read("dotfiles/claude"), CASES[0].after.replace("US", US));
+    assert_eq!(home.read("dotfiles/claude"), CASES[0].after.replace("US", PROGRAM));
     assert_eq!(home.names("dotfiles"), ["claude", "claude.steadfast-backup"]);
     for name in ["dotfiles/claude", "dotfiles/claude.steadfast-backup"] {
         assert_eq!(fs::metadata(home.path(name)).unwrap().permissions().mode() & 0o777, 0o640, "{name}");
@@ -516,7 +520,7 @@ fn an_invalid_file_is_reported_and_the_others_are_handled() {
         (
             ".config/Code/User/mcp.json",
             "{\"servers\": {\"a\": {}, \"a\": {}}}".to_owned(),
-            "`a` is written twice",
+            "`a` occurs twice",
         ),
         (
             ".codex/config.toml",
@@ -544,7 +548,7 @@ fn an_invalid_file_is_reported_and_the_others_are_handled() {
         assert!(err.contains(".mcp.json: it is not written in UTF-8"), "{err}");
         assert!(!err.contains("ghp_") && !out.contains("ghp_"), "{err}");
         if arguments == ["--write"] {
-            assert_eq!(home.read(".openclaw/openclaw.json"), CASES[9].after.replace("US", US), "{out}");
+            assert_eq!(home.read(".openclaw/openclaw.json"), CASES[9].after.replace("US", PROGRAM), "{out}");
         }
     }
     assert_eq!(home.read(".openclaw/openclaw.json"), CASES[9].before);
@@ -598,7 +602,7 @@ fn an_inaccessible_file_is_reported_and_nothing_is_lost() {
     assert_eq!(err.lines().count(), 5, "{err}");
     // So that it can be removed.
     fs::set_permissions(home.path("closed"), fs::Permissions::from_mode(0o700)).unwrap();
-    assert_eq!(home.read(".codex/config.toml"), CASES[8].after.replace("US", US));
+    assert_eq!(home.read(".codex/config.toml"), CASES[8].after.replace("US", PROGRAM));
     assert_eq!(home.read(".cursor/mcp.json"), CASES[4].before);
     assert_eq!(home.names("closed"), ["openclaw.json"]);
     assert_eq!(home.names(".cursor"), ["mcp.json"], "no backup of what was not changed");
@@ -639,7 +643,7 @@ fn secrets_are_never_printed() {
 
 /// A project file may have any author, and its names may be malicious.
 #[test]
-fn nothing_in_a_file_can_speak_to_the_terminal() {
+fn control_characters_in_a_file_do_not_reach_the_terminal() {
     let home = ImportTestHome::new("terminal");
     home.write(
         "project/.mcp.json",
@@ -670,7 +674,7 @@ fn the_json_output_has_the_result_of_every_server() {
     assert_eq!(file["servers"][0]["now"], "npx -y @modelcontextprotocol/server-github");
     assert_eq!(
         file["servers"][0]["becomes"],
-        format!("{US} wrap --imported --name github -- npx -y @modelcontextprotocol/server-github")
+        format!("{PROGRAM} wrap --imported --name github -- npx -y @modelcontextprotocol/server-github")
     );
     assert_eq!(file["servers"][1]["within"], "/home/me/work");
     let written = run_json(&["--write", "--json"]);
@@ -718,7 +722,7 @@ fn undo_removes_only_the_additions_of_an_import() {
 }
 
 #[test]
-fn servers_of_one_name_that_run_different_things_get_names_of_their_own() {
+fn servers_with_one_name_and_different_commands_get_distinct_names() {
     let home = ImportTestHome::new("names");
     let of =
         |command: &str| format!(r#"{{"mcpServers": {{"db": {{"command": "{command}", "args": ["x"]}}}}}}"#);
@@ -756,9 +760,9 @@ fn a_remote_server_without_credentials_is_wrapped_only_if_it_needs_no_sign_in() 
     assert!(out.contains("--without-sign-in") && out.ends_with("nothing to change\n"), "{out}");
     assert_eq!(home.read("project/.mcp.json"), before);
     let out = home.good(&["--without-sign-in", "far"]);
-    assert!(out.ends_with(&format!("to do it: {US} import --without-sign-in far --write\n")), "{out}");
+    assert!(out.ends_with(&format!("to do it: {PROGRAM} import --without-sign-in far --write\n")), "{out}");
     let out = home.good(&["--without-sign-in", "far", "--write"]);
-    assert!(out.ends_with(&format!("to undo: {US} import --undo --write\n")), "{out}");
+    assert!(out.ends_with(&format!("to undo: {PROGRAM} import --undo --write\n")), "{out}");
     assert!(home.read("project/.mcp.json").contains(r#""--url", "https://far.example/mcp""#));
     home.good(&["--undo", "--write"]);
     assert_eq!(home.read("project/.mcp.json"), before);
@@ -817,7 +821,7 @@ fn the_command_that_is_written_for_a_url_sends_its_headers() {
 fn a_header_without_its_variable_is_refused() {
     let home = ImportTestHome::new("unset");
     let wrap = |arguments: &[&str]| {
-        let mut command = Command::new(US);
+        let mut command = Command::new(PROGRAM);
         command.arg("wrap").args(arguments).current_dir(&home.folder).env_clear().env("HOME", &home.folder);
         run_command(command.stdin(Stdio::null()))
     };

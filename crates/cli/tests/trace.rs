@@ -28,14 +28,14 @@ struct TraceTestHome {
 impl TraceTestHome {
     fn new(test: &str) -> Self {
         let folder = CliTestFolder::new(&format!("trace_{test}"));
-        let say = |tool: &str, script: &str| {
+        let script_tool = |tool: &str, script: &str| {
             format!("[command_tools.{tool}]\ncommand = [\"sh\", \"-c\", {script:?}]\n")
         };
         let config = [
             "[store]\nkind = \"sqlite\"\npath = \"state/state.db\"\n[guard]\nmode = \"off\"\n[trust]\nmode = \"off\"\n".to_owned(),
-            say("search", "cat > sent; echo '{}'"),
-            say("broken", "cat > sent; echo 'HTTP 400 Bad Request' >&2; exit 1"),
-            say("pay", "cat > sent; echo '{}'"),
+            script_tool("search", "cat > sent; echo '{}'"),
+            script_tool("broken", "cat > sent; echo 'HTTP 400 Bad Request' >&2; exit 1"),
+            script_tool("pay", "cat > sent; echo '{}'"),
         ];
         fs::write(folder.join("steadfast.toml"), config.concat()).unwrap();
         Self { folder, gateway: None }
@@ -151,12 +151,15 @@ fn eh_6_6_a_turn_is_drawn_the_same_by_a_gateway_and_by_its_store() {
     assert_eq!(home.output_of(&["trace", "trip"]), drawing);
     assert_eq!(home.output_of(&["trace", "trip", "--json"]), json);
     assert_eq!(home.output_of(&["trace", "trip", "--jsonl"]), lines);
-    let story: Value = serde_json::from_str(&json).unwrap();
-    assert_eq!((&story["turn"]["turnId"], &story["turn"]["traceId"]), (&json!("trip"), &json!(trace)));
+    let stored_trace: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(
+        (&stored_trace["turn"]["turnId"], &stored_trace["turn"]["traceId"]),
+        (&json!("trip"), &json!(trace))
+    );
     let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let rows = |place: &str| story[place].as_array().unwrap().len();
+    let rows = |place: &str| stored_trace[place].as_array().unwrap().len();
     assert_eq!(lines.len(), 1 + rows("spans") + rows("events"));
-    assert_eq!((&lines[0]["turn"], &lines[1]["span"]), (&story["turn"], &story["spans"][0]));
+    assert_eq!((&lines[0]["turn"], &lines[1]["span"]), (&stored_trace["turn"], &stored_trace["spans"][0]));
     assert_eq!(lines.last().unwrap()["event"]["eventType"], "TurnEnded");
 }
 

@@ -46,7 +46,7 @@ pub(crate) struct ConfigParts {
     pub(crate) global: GlobalSettings,
     /// Position at which each global setting is written. The last one counts.
     global_written: Vec<(usize, SettingPosition)>,
-    behind: ConfiguredUpstreams,
+    upstreams: ConfiguredUpstreams,
     tokens: BTreeMap<ActorId, Token>,
     webhooks: BTreeMap<Namespace, Webhook>,
     pub(crate) rules: RuleSet,
@@ -119,12 +119,12 @@ impl Config {
 
     /// Returns the servers whose tools are called, by name.
     pub fn servers(&self) -> &BTreeMap<Namespace, ServerSettings> {
-        &self.parts.behind.servers
+        &self.parts.upstreams.servers
     }
 
     /// Returns the tools that are one HTTP request, by name. Their namespace is [`HTTP_NAMESPACE`].
     pub fn http_tools(&self) -> &BTreeMap<ToolName, HttpToolSettings> {
-        &self.parts.behind.http_tools
+        &self.parts.upstreams.http_tools
     }
 
     /// Returns true if a configured tool or server uses this host.
@@ -136,7 +136,7 @@ impl Config {
 
     /// Returns the tools that are a command, by name. Their namespace is [`COMMAND_NAMESPACE`].
     pub fn command_tools(&self) -> &BTreeMap<ToolName, CommandToolSettings> {
-        &self.parts.behind.command_tools
+        &self.parts.upstreams.command_tools
     }
 
     /// Returns the webhooks that notifications are sent to, by name.
@@ -284,10 +284,11 @@ impl<'s> LayerReader<'s> {
             join_tools("http_tools", &layers, |layer| &layer.http_tools, HttpDraft::finish);
         let (command_tools, missing_command) =
             join_tools("command_tools", &layers, |layer| &layer.command_tools, CommandDraft::finish);
-        let behind = ConfiguredUpstreams { servers: self.join_servers(&layers), http_tools, command_tools };
+        let upstreams =
+            ConfiguredUpstreams { servers: self.join_servers(&layers), http_tools, command_tools };
         self.keep(missing_http);
         self.keep(missing_command);
-        self.report_shared_namespaces(&layers, &behind);
+        self.report_shared_namespaces(&layers, &upstreams);
         let (tokens, wrong) = self.join_tokens(&layers);
         self.unread.extend((!wrong.is_empty()).then_some(Section::Tokens));
         self.keep(wrong);
@@ -296,12 +297,12 @@ impl<'s> LayerReader<'s> {
         self.unread.extend(layers.iter().flat_map(|layer| &layer.unread));
         let has_bad_rules = layers.iter().any(|layer| layer.has_bad_rules);
         let rules = RuleSet::of(layers.into_iter().flat_map(|layer| layer.rules));
-        self.note_unknown_names(&rules, &behind);
+        self.note_unknown_names(&rules, &upstreams);
         let parts = ConfigParts {
             start: self.sources.start,
             global,
             global_written,
-            behind,
+            upstreams,
             tokens,
             webhooks,
             rules,
@@ -432,11 +433,11 @@ impl<'s> LayerReader<'s> {
     }
 
     /// Reports servers that share their namespace with tools that are configured one by one.
-    fn report_shared_namespaces(&mut self, layers: &[SourceLayer], behind: &ConfiguredUpstreams) {
+    fn report_shared_namespaces(&mut self, layers: &[SourceLayer], upstreams: &ConfiguredUpstreams) {
         for server in layers.iter().flat_map(|layer| &layer.servers) {
             let section = match server.name.as_str() {
-                HTTP_NAMESPACE if !behind.http_tools.is_empty() => "http_tools",
-                COMMAND_NAMESPACE if !behind.command_tools.is_empty() => "command_tools",
+                HTTP_NAMESPACE if !upstreams.http_tools.is_empty() => "http_tools",
+                COMMAND_NAMESPACE if !upstreams.command_tools.is_empty() => "command_tools",
                 _ => continue,
             };
             let message = format!(
@@ -449,14 +450,14 @@ impl<'s> LayerReader<'s> {
 
     /// Notes rules about servers and tools that are not configured. They are most likely typos. They are not errors,
     /// because a host that embeds Steadfast names its plugins as it likes.
-    fn note_unknown_names(&mut self, rules: &RuleSet, behind: &ConfiguredUpstreams) {
-        let namespaces = behind.namespaces();
+    fn note_unknown_names(&mut self, rules: &RuleSet, upstreams: &ConfiguredUpstreams) {
+        let namespaces = upstreams.namespaces();
         if namespaces.is_empty() {
             return;
         }
         for rule in rules.all() {
             let Some(server) = rule.selector.server() else { continue };
-            let (kind, suggestion) = match behind.tools_of(server) {
+            let (kind, suggestion) = match upstreams.tools_of(server) {
                 None if namespaces.contains(&server) => continue,
                 None => ("server", nearest(server, namespaces.iter().copied())),
                 // All tools of this namespace are known, so a typo in the name of a tool can be found too.

@@ -82,8 +82,8 @@ impl fmt::Display for ConfigErrors {
             writeln!(f, "and {} more\n", count - MOST_SHOWN)?;
         }
         match count {
-            1 => write!(f, "1 mistake in the configuration"),
-            count => write!(f, "{count} mistakes in the configuration"),
+            1 => write!(f, "1 error in the configuration"),
+            count => write!(f, "{count} errors in the configuration"),
         }
     }
 }
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slips_of_the_pen_are_recognised_and_other_words_are_not() {
+    fn similar_words_are_suggested_and_others_are_not() {
         let names = ["attempts", "base", "factor", "cap", "total", "jitter"];
         for (written, expected) in
             [("attemps", "attempts"), ("Attempts", "attempts"), ("atempt", "attempts"), ("facter", "factor")]

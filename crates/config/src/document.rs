@@ -83,9 +83,9 @@ pub(crate) fn read(root: &ConfigTable, cx: &mut ReadContext<'_>) -> SourceLayer 
     layer.unread.extend([Section::Listen, Section::Store].into_iter().filter(|section| {
         let of_it = |entry: &&TableEntry| entry.key == section.name();
         let alone = ConfigTable(global.0.iter().filter(of_it).cloned().collect());
-        let mut unheard = ReadContext { problems: Vec::new(), ..cx.clone() };
-        read_table(global::settings(), "the top level", |_| true, &alone, &[], &mut unheard);
-        !unheard.problems.is_empty()
+        let mut scratch = ReadContext { problems: Vec::new(), ..cx.clone() };
+        read_table(global::settings(), "the top level", |_| true, &alone, &[], &mut scratch);
+        !scratch.problems.is_empty()
     }));
     // An unknown name may be a typo for any of them.
     layer.global = read_table(global::settings(), "the top level", |_| true, &global, &[], cx);
@@ -251,9 +251,9 @@ fn unknown(entry: &TableEntry, cx: &mut ReadContext<'_>) {
     ];
     let owner = owner.into_iter().find_map(|(section, is_its)| is_its.then_some(section));
     let paths: Vec<&str> = globals.chain(policies).collect();
-    let beside = paths.iter().map(|path| first_part(path)).chain(NAMED);
+    let known_names = paths.iter().map(|path| first_part(path)).chain(NAMED);
     let below = paths.iter().find(|path| path.rsplit('.').next() == Some(key));
-    let help = match (nearest(key, beside), below) {
+    let help = match (nearest(key, known_names), below) {
         (Some(name), _) => format!("did you mean `{name}`?"),
         (None, Some(path)) => format!("there is a setting `{path}`; did you mean that?"),
         (None, None) => match owner {
@@ -281,9 +281,10 @@ pub(crate) fn of_environment(environment: &BTreeMap<String, String>, notes: &mut
             let path: Vec<&str> = path.split('.').collect();
             // Variables come in the order of their names, so `STEADFAST_…` replaces `JAATO_…`.
             table.insert(&path, node);
-        } else if let Some(own) = name.strip_prefix(OURS).filter(|_| !is_no_setting(name)) {
-            let known = known.iter().filter_map(|(variable, _)| variable.strip_prefix(OURS));
-            let suggestion = nearest(own, known).map(|name| format!("; did you mean {OURS}{name}?"));
+        } else if let Some(own) = name.strip_prefix(VARIABLE_PREFIX).filter(|_| !is_no_setting(name)) {
+            let known = known.iter().filter_map(|(variable, _)| variable.strip_prefix(VARIABLE_PREFIX));
+            let suggestion =
+                nearest(own, known).map(|name| format!("; did you mean {VARIABLE_PREFIX}{name}?"));
             let suggestion = suggestion.unwrap_or_default();
             notes.push(format!(
                 "the variable {name} is not a setting of Steadfast and has no effect{suggestion}"
@@ -298,7 +299,7 @@ fn is_no_setting(name: &str) -> bool {
 }
 
 /// Prefix of the environment variables of Steadfast.
-const OURS: &str = "STEADFAST_";
+const VARIABLE_PREFIX: &str = "STEADFAST_";
 /// Variables with that prefix that are secrets instead of settings.
 pub(crate) const SECRET_VARIABLES: [(&str, &str); 2] = [
     (

@@ -116,8 +116,8 @@ const HEAD: &str = "<!-- written by `cargo xtask gen` from the tables in crates/
 
 # Settings
 
-All settings of `steadfast.toml`. [The defaults](../../crates/config/defaults.toml) are one commented file.
-[The schema](../../schema/config.schema.json) is for editors.
+All settings of `steadfast.toml`. The defaults are one commented file,
+`crates/config/defaults.toml`. The JSON Schema for editors is `schema/config.schema.json`.
 
 Sources, from weakest to strongest: the embedded defaults, the user's file (`~/.config/steadfast/steadfast.toml`), the
 project's file (`steadfast.toml` in the working folder), the environment, flags. Between rules, the more specific one

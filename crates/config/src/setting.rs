@@ -73,7 +73,7 @@ impl<D: 'static> Setting<D> {
     pub(crate) fn new<T: Clone + Send + Sync + 'static>(
         path: &'static str,
         about: &'static str,
-        look: fn(&D) -> &T,
+        getter: fn(&D) -> &T,
         reach: fn(&mut D) -> &mut T,
         kind: impl SettingKind<T> + 'static,
     ) -> Self {
@@ -85,7 +85,7 @@ impl<D: 'static> Setting<D> {
             excludes: &[],
             also: None,
             shown_if: |_| true,
-            field: Box::new(TypedField { look, reach, kind: Box::new(kind) }),
+            field: Box::new(TypedField { getter, reach, kind: Box::new(kind) }),
         }
     }
 
@@ -161,7 +161,7 @@ trait SettingField<D>: Send + Sync {
 }
 
 struct TypedField<D, T> {
-    look: fn(&D) -> &T,
+    getter: fn(&D) -> &T,
     reach: fn(&mut D) -> &mut T,
     kind: Box<dyn SettingKind<T>>,
 }
@@ -173,7 +173,7 @@ impl<D: 'static, T: Clone + Send + Sync + 'static> SettingField<D> for TypedFiel
     }
 
     fn show(&self, draft: &D) -> String {
-        self.kind.show((self.look)(draft))
+        self.kind.show((self.getter)(draft))
     }
 
     fn schema(&self) -> Json {
@@ -210,14 +210,14 @@ pub(crate) fn read_table<D: 'static>(
         } else if names_below(settings, &entry.key).next().is_some() {
             read_section(settings, title, &allows, entry, &mut written, cx);
         } else {
-            let beside =
+            let known_names =
                 settings.iter().map(|setting| first_part(setting.path)).chain(others.iter().copied());
-            unknown(settings, title, entry, beside, cx);
+            unknown(settings, title, entry, known_names, cx);
         }
     }
     // The order of the table, in which a general setting comes before the particular ones.
     written.sort_by_key(|one| one.setting);
-    say_contradictions(settings, title, &written, cx);
+    report_contradictions(settings, title, &written, cx);
     written
 }
 
@@ -279,16 +279,16 @@ fn unknown<'n, D>(
     settings: &'n [Setting<D>],
     title: &str,
     entry: &TableEntry,
-    beside: impl Iterator<Item = &'n str>,
+    known_names: impl Iterator<Item = &'n str>,
     cx: &mut ReadContext<'_>,
 ) {
     let key = &entry.key;
-    let mut beside: Vec<&str> = beside.collect();
-    beside.sort_unstable();
-    beside.dedup();
+    let mut known_names: Vec<&str> = known_names.collect();
+    known_names.sort_unstable();
+    known_names.dedup();
     let elsewhere =
         || settings.iter().find(|setting| last_part(setting.path) == *key).map(|setting| setting.path);
-    let help = if let Some(name) = nearest(key, beside.iter().copied()) {
+    let help = if let Some(name) = nearest(key, known_names.iter().copied()) {
         format!("did you mean `{name}`?")
     } else if let Some(path) = elsewhere() {
         match path == key {
@@ -296,12 +296,12 @@ fn unknown<'n, D>(
             false => format!("there is a setting `{path}`; did you mean that?"),
         }
     } else {
-        format!("there are {}", list(&beside))
+        format!("there are {}", list(&known_names))
     };
     cx.refuse(&entry.key_place, format!("`{key}` is not a setting of {title}"), help);
 }
 
-fn say_contradictions<D>(
+fn report_contradictions<D>(
     settings: &[Setting<D>],
     title: &str,
     written: &[WrittenSetting<D>],

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_is_taken_apart_into_its_origin_and_what_is_filled() {
+    fn a_url_is_parsed_into_its_origin_and_its_template_parts() {
         for (url, origin, host, path, query) in [
             ("https://a.example", "https://a.example", "a.example", vec![], None),
             (

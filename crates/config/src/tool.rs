@@ -178,7 +178,7 @@ const METHODS: &[(&str, Option<HttpMethod>)] = &[
 struct HeaderMapKind(MapKind);
 
 /// Headers that Steadfast sets itself. Setting them in the configuration would have no effect or do harm.
-const OURS: [&str; 7] = [
+const RESERVED_HEADERS: [&str; 7] = [
     "baggage",
     "connection",
     "content-length",
@@ -199,7 +199,7 @@ impl SettingKind<SecretMap> for HeaderMapKind {
             let value = map.get(name).map_or("", |value| value.expose().as_str());
             let refused = if !name.bytes().all(is_token) {
                 Some(("is not a valid header name", "use letters, digits and `-`"))
-            } else if OURS.contains(&lower.as_str()) {
+            } else if RESERVED_HEADERS.contains(&lower.as_str()) {
                 Some(("is a header that Steadfast sets on every request", "leave it out"))
             } else if !known.insert(lower) {
                 Some(("is there twice: names of headers do not differ by case", "keep one of them"))

@@ -95,7 +95,7 @@ fn a_file_that_vanishes_keeps_the_running_configuration() {
 }
 
 #[test]
-fn polling_waits_until_two_looks_find_the_same() {
+fn polling_waits_until_two_reads_are_equal() {
     let followed = FollowedConfig::new("live-poll", "timeout = \"1s\"\n");
     followed.write("");
     assert_eq!(word(&followed.live.poll()), "unchanged");

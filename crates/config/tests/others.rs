@@ -55,12 +55,12 @@ fn rp_17_the_variables_of_jaato_set_the_default_rule_and_turn_trust_off() {
          --> $JAATO_RELIABILITY_THRESHOLD\n  = write for example `1`\n\n\
          error: TOOL_RELIABILITY_ENABLED takes on or off, not \"perhaps\"\n  \
          --> $TOOL_RELIABILITY_ENABLED\n  = false, 0, off and no are equal, and so are true, 1, on and yes\n\n\
-         2 mistakes in the configuration"
+         2 errors in the configuration"
     );
 }
 
 #[test]
-fn rp_17_the_file_of_jaato_means_what_it_means_there() {
+fn rp_17_a_jaato_file_has_the_same_meaning_as_in_jaato() {
     let config = sample("imported/reliability.json");
     let trust = |server: &str, name: &str, host: Option<&str>| {
         let host = host.map(domain);

@@ -79,7 +79,7 @@ fn the_defaults_file_has_every_setting() {
 }
 
 #[test]
-fn the_example_of_the_issue_means_what_it_says() {
+fn the_example_file_resolves_to_its_settings() {
     let config = sample("valid/issue.toml");
     let pay = policy(&config, &tool("bank", "pay"));
     assert_eq!(
@@ -571,7 +571,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn resolve_is_total_over_whatever_is_configured_and_called(
+    fn resolve_succeeds_for_every_configuration_and_call(
         picks in proptest::collection::vec(0..LINES.len(), 0..10),
         server in "a|b|[a-z/*.]{1,8}",
         name in "b|pay|[^\\x00-\\x1f\\x7f-\\x9f]{1,8}",
@@ -616,7 +616,7 @@ proptest! {
         std::fs::write(&path, if json { &bytes } else { &spliced }).unwrap();
         let sources = Sources { files: vec![ConfigFile { path, needed: FileRequirement::Always }], ..Sources::default() };
         if let Err(errors) = Config::load(&sources) {
-            prop_assert!(errors.to_string().contains("mistake"));
+            prop_assert!(errors.to_string().contains(" in the configuration"));
         }
     }
 }

@@ -50,7 +50,7 @@ fn every_error_is_reported_with_its_line_and_advice() {
 #[test]
 fn ten_errors_of_a_file_are_reported_at_once() {
     let Err(errors) = load(Path::new("tests/samples/invalid/ten-mistakes.toml")) else { panic!("accepted") };
-    assert!(errors.ends_with("10 mistakes in the configuration\n"), "{errors}");
+    assert!(errors.ends_with("10 errors in the configuration\n"), "{errors}");
     for number in 1..=10 {
         assert!(errors.contains(&format!(" # {number} ")), "mistake {number} is not shown:\n{errors}");
     }

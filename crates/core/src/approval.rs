@@ -9,7 +9,7 @@
 //! resend has a new one. It is spent in one atomic step that names the owner of the claim, before the attempt is marked
 //! as started. Of two claims that saw the same grant, one runs and the other asks again. A claim whose answer was lost
 //! may ask whether it spent the grant. If the tool then asks for input instead of doing what was approved, the grant is
-//! returned: nothing was done under it, and the decision also covers the call that comes again. Grants for a session or
+//! returned: nothing was done under it, and the decision also covers the repeated call. Grants for a session or
 //! a time belong to the signature and are not used up.
 //!
 //! A denial answers the calls that wait for it and is then deleted: the next call asks again.
@@ -170,11 +170,14 @@ pub struct ParkedRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shown: Option<Arc<str>>,
     /// Number of calls that asked for this.
-    pub askers: u32,
+    #[serde(rename = "askers")]
+    pub request_count: u32,
     /// Time of the first of these calls.
-    pub asked_at: Timestamp,
+    #[serde(rename = "asked_at")]
+    pub first_requested: Timestamp,
     /// Time of the last of these calls.
-    pub last_asked: Timestamp,
+    #[serde(rename = "last_asked")]
+    pub last_requested: Timestamp,
     /// Time at which the request is dropped without a decision.
     pub expires: Timestamp,
 }
@@ -346,9 +349,9 @@ impl ApprovalLedger {
     /// Maximum number of stored grants.
     pub const MOST_GRANTS: usize = 4096;
     /// Lifetime of an unused grant, and maximum lifetime of a grant for a session.
-    pub const GRANT_LASTS: Duration = Duration::from_secs(24 * 3600);
+    pub const GRANT_LIFETIME: Duration = Duration::from_secs(24 * 3600);
     /// Time for which waiting calls can find a denial. Longer than their polling interval.
-    pub const DENIAL_KEPT: Duration = Duration::from_secs(120);
+    pub const DENIAL_LIFETIME: Duration = Duration::from_secs(120);
     /// Maximum length of the shown arguments, in bytes.
     pub const MOST_SHOWN: usize = 4096;
 
@@ -370,8 +373,8 @@ impl ApprovalLedger {
         let expires = now + policy.parked;
         let mut open = self.parked.iter_mut().filter(|(_, parked)| now < parked.expires);
         if let Some((id, parked)) = open.find(|(_, parked)| parked.is_for(subject)) {
-            parked.askers = parked.askers.saturating_add(1);
-            parked.last_asked = now;
+            parked.request_count = parked.request_count.saturating_add(1);
+            parked.last_requested = now;
             parked.expires = expires;
             // The tool may have been blocked, or reset, since the first request.
             parked.blocked = subject.blocked;
@@ -388,9 +391,9 @@ impl ApprovalLedger {
             blocked: subject.blocked,
             prompt: prompt.clone(),
             shown: shown.map(|shown| cut(shown, Self::MOST_SHOWN).into()),
-            askers: 1,
-            asked_at: now,
-            last_asked: now,
+            request_count: 1,
+            first_requested: now,
+            last_requested: now,
             expires,
         };
         self.parked.insert(id, parked);
@@ -429,7 +432,7 @@ impl ApprovalLedger {
         if parked.blocked && by == Grantor::Client && decision != ApprovalDecision::Deny {
             return Err(ApprovalDecisionError::OperatorOnly);
         }
-        let lasts = now + Self::GRANT_LASTS;
+        let lasts = now + Self::GRANT_LIFETIME;
         let once = GrantScope::Once { arguments: parked.arguments };
         let signature = || parked.signature.clone();
         let (fits, expires) = match (decision, &parked.session) {
@@ -439,7 +442,7 @@ impl ApprovalLedger {
                 if self.denied.len() >= Self::MOST_PARKED {
                     self.denied.pop_first();
                 }
-                self.denied.insert(id, now + Self::DENIAL_KEPT);
+                self.denied.insert(id, now + Self::DENIAL_LIFETIME);
                 return Ok(DecisionEffect::Denied);
             }
             (ApprovalDecision::Session | ApprovalDecision::Time { .. } | ApprovalDecision::Recover, _)

@@ -242,8 +242,11 @@ mod tests {
             assert!(code.http_status() < 500 && code.http_status() != 429, "{code}");
         }
         for code in Code::ALL {
-            let is_soon = matches!(code.http_status(), 429 | 503);
-            assert!(!is_soon || code.is_refusal(), "{code}: to be sent again soon, so we held it back");
+            let is_retry_status = matches!(code.http_status(), 429 | 503);
+            assert!(
+                !is_retry_status || code.is_refusal(),
+                "{code}: to be sent again soon, so we held it back"
+            );
         }
     }
 }

@@ -356,7 +356,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_refuse_what_would_break_a_log_line() {
+    fn ids_that_would_break_a_log_line_are_refused() {
         assert_eq!(ToolName::new(""), Err(InvalidId::Empty));
         assert_eq!(ToolName::new("a\nb"), Err(InvalidId::ControlCharacter));
         assert_eq!(ToolName::new("x".repeat(257)), Err(InvalidId::TooLong { length: 257 }));

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_keeps_what_was_spent() {
+    fn a_reload_preserves_the_spent_capacity() {
         let mut limiter = Limiter::default();
         assert!((0..4).all(|_| limiter.try_acquire(&at_most(5, SECOND), at(0)).is_ok()));
         assert!(limiter.try_acquire(&at_most(4, SECOND), at(0)).is_err());

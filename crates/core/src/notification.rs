@@ -176,7 +176,12 @@ impl Notification {
             tenant: tenant.cloned(),
             session: parked.session.clone(),
             approval: Some(approval),
-            ..Self::new(NotificationEvent::ApprovalRequested, parked.prompt.level, &message, parked.asked_at)
+            ..Self::new(
+                NotificationEvent::ApprovalRequested,
+                parked.prompt.level,
+                &message,
+                parked.first_requested,
+            )
         }
     }
 

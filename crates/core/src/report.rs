@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn rp_9_a_report_carries_its_severity_domain_service_and_whether_it_can_recover() {
+    fn rp_9_a_report_carries_its_severity_domain_service_and_recoverable_flag() {
         let report = failed(
             r#"{"toolName":"search","error":"data is damaged","severity":"corruption","domain":"api.example.com",
                 "service":"atlassian","recoverable":false,"context":{"turn":3},"modelId":"m","durationMs":1500}"#,
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn rp_9_an_error_in_whatever_form_is_classified_unless_its_severity_is_given() {
+    fn rp_9_an_error_in_any_form_is_classified_unless_its_severity_is_given() {
         for (error, expected) in [
             (r#""connection timed out""#, Severity::Timeout),
             (r#"{"error":"no","http_status":403}"#, Severity::Permission),
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn rp_9_no_secret_of_a_report_is_kept() {
+    fn rp_9_no_secret_of_a_report_is_stored() {
         let report = failed(r#"{"toolName":"t","error":"401 for https://ann:hunter2secret@example.com/"}"#);
         assert!(!format!("{report:?}").contains("hunter2secret"));
     }

@@ -67,11 +67,11 @@ pub struct ServerClaim {
 }
 
 /// Time after which an unused server is dropped.
-pub const KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+pub const RETENTION: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// Time for which a failure of an unused server is reported.
 const REPORTED: Duration = Duration::from_secs(24 * 60 * 60);
 /// Time for which a server on another machine counts as running after its start.
-const SEEN_LATELY: Duration = Duration::from_secs(24 * 60 * 60);
+const ASSUMED_RUNNING: Duration = Duration::from_secs(24 * 60 * 60);
 /// Maximum number of servers per name. Beyond that the oldest is dropped.
 const MOST: usize = 64;
 
@@ -86,7 +86,7 @@ impl ServerNameRecord {
         now: Timestamp,
     ) -> Namespace {
         let digest = server.digest.to_hex();
-        self.claims.retain(|claim| now.since(claim.last_used) < KEPT || claim.is_live(&sight, now));
+        self.claims.retain(|claim| now.since(claim.last_used) < RETENTION || claim.is_live(&sight, now));
         let own = self.claims.iter().position(|claim| claim.digest == digest);
         let program = server.program.to_hex();
         let replaced = || {
@@ -119,7 +119,7 @@ impl ServerNameRecord {
 
     /// Records a failure of the server with this name, or clears it.
     pub fn set_failure(&mut self, name: &Namespace, failure: Option<&ServerFailure>, now: Timestamp) {
-        self.failures.retain(|_, failure| now.since(failure.at) < KEPT);
+        self.failures.retain(|_, failure| now.since(failure.at) < RETENTION);
         match failure {
             None => _ = self.failures.remove(name),
             Some(failure) => {
@@ -176,7 +176,7 @@ impl ServerClaim {
         match sight(&self.process) {
             LeaseOwnerState::Alive => true,
             LeaseOwnerState::Gone => false,
-            LeaseOwnerState::Time => now.since(self.last_used) < SEEN_LATELY,
+            LeaseOwnerState::Time => now.since(self.last_used) < ASSUMED_RUNNING,
         }
     }
 }
@@ -297,9 +297,9 @@ mod tests {
     fn a_name_is_free_again_when_its_server_was_not_started_for_long() {
         let mut names = ServerNameRecord::default();
         assert_eq!(claim(&mut names, ("postgres", "/a"), 1, &[], at(DAY)), "db");
-        assert_eq!(claim(&mut names.clone(), ("sqlite", "/b"), 2, &[], at(DAY + KEPT)), "db");
+        assert_eq!(claim(&mut names.clone(), ("sqlite", "/b"), 2, &[], at(DAY + RETENTION)), "db");
         assert_ne!(
-            claim(&mut names, ("sqlite", "/b"), 2, &[1], at(DAY + KEPT)),
+            claim(&mut names, ("sqlite", "/b"), 2, &[1], at(DAY + RETENTION)),
             "db",
             "it runs all the time"
         );
@@ -313,16 +313,16 @@ mod tests {
         let clash = |sight: LeaseOwnerState, now| names.clash(|_| sight, now).map(|live| live.len());
         assert_eq!(clash(LeaseOwnerState::Alive, at(9 * DAY)), Some(2));
         assert_eq!(clash(LeaseOwnerState::Gone, at(DAY)), None);
-        assert_eq!(clash(LeaseOwnerState::Time, at(DAY + SEEN_LATELY)), None);
+        assert_eq!(clash(LeaseOwnerState::Time, at(DAY + ASSUMED_RUNNING)), None);
         assert_eq!(clash(LeaseOwnerState::Time, at(DAY)), Some(2));
-        let one_is_gone = |process: &ProcessIdentity| {
+        let is_first_gone = |process: &ProcessIdentity| {
             if process.pid == 1 { LeaseOwnerState::Alive } else { LeaseOwnerState::Gone }
         };
-        assert!(names.clash(one_is_gone, at(DAY)).is_none());
+        assert!(names.clash(is_first_gone, at(DAY)).is_none());
     }
 
     #[test]
-    fn not_more_than_so_many_are_remembered() {
+    fn the_number_of_recorded_servers_is_bounded() {
         let mut names = ServerNameRecord::default();
         for number in 0..=MOST {
             claim(&mut names, (&number.to_string(), &number.to_string()), 1, &[], at(DAY));

@@ -231,11 +231,11 @@ fn match_pointer(at: &Json, pointer: &[Box<str>], expected: &Json) -> PointerMat
     match at {
         Json::Null => PointerMatch::Other,
         Json::Array(items) if &**step == "*" => {
-            let looks: Vec<PointerMatch> =
+            let found: Vec<PointerMatch> =
                 items.iter().map(|item| match_pointer(item, rest, expected)).collect();
-            if looks.contains(&PointerMatch::Equal) {
+            if found.contains(&PointerMatch::Equal) {
                 PointerMatch::Equal
-            } else if looks.contains(&PointerMatch::Missing) {
+            } else if found.contains(&PointerMatch::Missing) {
                 PointerMatch::Missing
             } else {
                 PointerMatch::Other

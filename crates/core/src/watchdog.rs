@@ -61,7 +61,7 @@ impl Watchdog {
     }
 
     /// Returns true if the call has shown a sign of life since then, and the idle limit has not passed after it.
-    pub fn shows_life(&self, since: Timestamp, now: Timestamp) -> bool {
+    pub fn is_alive(&self, since: Timestamp, now: Timestamp) -> bool {
         since < self.last_sign && now < self.silent_at()
     }
 

@@ -130,7 +130,7 @@ async fn a_panic_in_a_tool_is_a_terminal_error_and_not_a_lost_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_that_goes_away_leaves_a_recorded_answer() {
+async fn the_answer_of_a_disconnected_caller_is_recorded() {
     let engine = engine(standard(ToolClass::Mutating)).await;
     let tool = GatedTool::new();
     let caller = tokio::spawn(engine.call(pay(1, Some("k")), tool.clone()));
@@ -185,7 +185,7 @@ async fn a_tool_without_progress_is_cancelled_and_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_mutating_tool_that_falls_silent_is_unknown_and_its_late_answer_is_kept() {
+async fn a_silent_mutating_tool_has_an_unknown_outcome_and_its_late_answer_is_recorded() {
     let engine = engine(standard(ToolClass::Mutating)).await;
     let tool = GatedTool::new();
     let called = engine.call(pay(1, Some("k")), tool.clone()).await;
@@ -199,7 +199,7 @@ async fn a_mutating_tool_that_falls_silent_is_unknown_and_its_late_answer_is_kep
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_withdrawn_call_is_over_and_others_that_wait_for_its_run_are_not() {
+async fn a_cancelled_call_ends_and_others_that_wait_for_its_run_do_not() {
     let engine = engine(standard(ToolClass::Mutating)).await;
     let tool = GatedTool::new();
     let first = engine.call(pay(1, Some("k")), tool.clone());
@@ -217,7 +217,7 @@ async fn a_withdrawn_call_is_over_and_others_that_wait_for_its_run_are_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_waits_then_records_what_is_open_as_unknown() {
+async fn a_shutdown_waits_then_records_open_calls_as_unknown() {
     let engine = engine(standard(ToolClass::Mutating)).await;
     let tool = GatedTool::new();
     let caller = tokio::spawn(engine.call(pay(1, Some("k")), tool.clone()));
@@ -232,7 +232,7 @@ async fn a_shutdown_waits_then_records_what_is_open_as_unknown() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_waits_for_what_was_answered_as_unknown_and_becomes_done() {
+async fn a_shutdown_waits_for_calls_answered_as_unknown_that_become_done() {
     let policy = standard(ToolClass::Mutating);
     let timeout = policy.time.attempt;
     let clock = Arc::new(RuntimeClock::new());
@@ -383,7 +383,7 @@ async fn hosts_that_vanish_count_neither_for_the_breaker_nor_for_trust_nor_for_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_everything_off_a_tool_that_hangs_is_ended_once_its_caller_is_gone() {
+async fn with_everything_off_a_tool_that_hangs_is_cut_when_its_caller_disconnects() {
     let mut policy = standard(ToolClass::Mutating);
     policy.modes = MechanismModes::all(EnforcementMode::Off);
     let time = policy.time.total * 2;
@@ -398,7 +398,7 @@ async fn with_everything_off_a_tool_that_hangs_is_ended_once_its_caller_is_gone(
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_shadow_a_tool_that_hangs_is_ended_once_its_caller_is_gone() {
+async fn in_shadow_a_tool_that_hangs_is_cut_when_its_caller_disconnects() {
     let mut policy = standard(ToolClass::Mutating);
     policy.modes = MechanismModes::all(EnforcementMode::Shadow);
     let time = policy.time.total * 2;
@@ -429,7 +429,7 @@ async fn a_call_reports_if_it_is_bypassed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_host_learns_that_the_result_is_no_longer_wanted() {
+async fn a_host_is_notified_that_the_result_is_no_longer_needed() {
     let engine = engine(standard(ToolClass::Mutating)).await;
     let HostStep::Run(order) = engine.begin(pay(1, Some("k")), CallOptions::default()).await else {
         panic!()
@@ -626,7 +626,7 @@ async fn rp_8_trust_that_was_won_back_stays_when_it_is_stored() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_approval_in_time_lets_the_waiting_call_run() {
+async fn an_approval_in_time_runs_the_waiting_call() {
     let mut policy = standard(ToolClass::Mutating);
     policy.approval.when = ApprovalTrigger::Always;
     let engine = engine(policy).await;
@@ -716,7 +716,7 @@ async fn rp_11_trust_in_a_file_is_written_whole_and_read_at_the_next_start() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rp_12_a_file_of_a_host_keeps_its_form_of_dates_and_what_we_do_not_know() {
+async fn rp_12_a_file_of_a_host_keeps_its_date_format_and_unknown_fields() {
     let folder = EngineTestFolder::new("of-a-host");
     let file = TrustFile::at(folder.0.join("reliability.json"));
     let mut policy = standard(ToolClass::Unknown);
@@ -762,7 +762,7 @@ async fn rp_12_a_file_of_a_host_keeps_its_form_of_dates_and_what_we_do_not_know(
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_history_of_a_call_says_what_became_of_it_and_not_what_was_in_it() {
+async fn the_history_of_a_call_has_its_outcome_and_not_its_content() {
     let clock = Arc::new(RuntimeClock::new());
     let store: Arc<dyn StateStore> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
     let engine = restarted(&store, &clock, &standard(ToolClass::Idempotent)).await;
@@ -869,7 +869,7 @@ async fn unsaved(calls: u32) -> (Engine, Arc<FaultyStore>) {
 /// A regression: a result that could not be saved once waited for its next retry, up to half a minute, although the
 /// store was back. By then a timed lease is over, and callers got an unknown outcome that was in fact known.
 #[tokio::test(start_paused = true)]
-async fn a_result_that_was_kept_is_saved_as_soon_as_the_store_is_back() {
+async fn a_deferred_result_is_saved_as_soon_as_the_store_is_back() {
     let (engine, store) = unsaved(1).await;
     tokio::time::sleep(Duration::from_secs(100)).await;
     let before = tokio::time::Instant::now();
@@ -924,7 +924,7 @@ async fn a_shutdown_waits_for_a_breaker_that_is_being_written() {
 /// A server that syncs each write to disk and to a replica is slow, and after an outage there is much to save. With one
 /// save after the other, a shutdown once gave up on hundreds of results.
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_saves_many_results_that_were_kept_also_where_each_save_takes_its_time() {
+async fn a_shutdown_saves_many_deferred_results_even_if_each_save_is_slow() {
     let (engine, store) = unsaved(200).await;
     store.becomes(FaultMode::Slow);
     assert_eq!(engine.shutdown(Duration::from_secs(1)).await, ShutdownReport { aborted: 0, lost: 0 });

@@ -64,7 +64,7 @@ async fn start_call(
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_thousand_calls_are_kept_and_each_is_found_where_it_lies() {
+async fn the_last_thousand_calls_are_stored_and_each_is_found() {
     let (engine, recent) = engine(PolicyProfile::Standard.policy(ToolClass::Idempotent)).await;
     let oldest = start_call(&engine, &recent, "oldest").await;
     for number in 0..1000 {
@@ -92,7 +92,7 @@ async fn the_last_thousand_calls_are_kept_and_each_is_found_where_it_lies() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_of_very_many_steps_says_how_many_were_left_out() {
+async fn a_call_with_very_many_steps_reports_the_number_omitted() {
     let mut policy = PolicyProfile::Standard.policy(ToolClass::Idempotent);
     policy.modes.breaker = EnforcementMode::Off;
     policy.retry.attempts = 40.try_into().unwrap();

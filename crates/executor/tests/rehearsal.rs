@@ -328,7 +328,7 @@ async fn a_long_history_comes_out_as_it_was() {
         panic!("the first that is not explained: {facts:#?}, replayed as {would:#?}");
     }
     assert_eq!(rehearsal.count_taken(TakenReason::NotExplained), 0, "every answer is explained");
-    assert_eq!(rehearsal.count_taken(TakenReason::TooLittleIsKnown), 0);
+    assert_eq!(rehearsal.count_taken(TakenReason::InsufficientRecord), 0);
     assert_eq!(differences, []);
 }
 
@@ -500,7 +500,7 @@ async fn fewer_and_more_retries_are_distinguished() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_dedupe_what_was_given_again_would_run_and_with_it_the_second_would_not() {
+async fn without_dedupe_replayed_calls_would_run_and_with_it_repeated_calls_would_not() {
     let calls = [keyed("k"), keyed("k"), keyed("other")];
     let (on, mut off) = (plain(), plain());
     off.modes.dedupe = EnforcementMode::Off;
@@ -531,7 +531,7 @@ async fn calls_that_would_need_approval_are_reported() {
     let mut would = was.clone();
     would.modes.trust = EnforcementMode::Enforce;
     would.approval.when = ApprovalTrigger::Always;
-    let change = (0, DifferenceKind::ApprovalAsked, "approval_required".to_owned());
+    let change = (0, DifferenceKind::ApprovalRequested, "approval_required".to_owned());
     assert_eq!(changed(&recording, &was, &would), [change]);
 }
 
@@ -552,7 +552,7 @@ async fn less_time_ends_an_attempt_and_more_time_has_an_unknown_result() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_began_before_the_recording_is_no_difference() {
+async fn state_from_before_the_recording_is_not_a_difference() {
     let mut was = plain();
     was.modes.retry = EnforcementMode::Off;
     was.breaker.consecutive = Some(number(2));
@@ -567,7 +567,7 @@ async fn what_began_before_the_recording_is_no_difference() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn operator_changes_are_taken_over_and_are_no_difference() {
+async fn operator_changes_are_taken_over_and_are_not_differences() {
     let mut was = plain();
     was.modes.retry = EnforcementMode::Off;
     was.breaker.consecutive = Some(number(2));
@@ -615,7 +615,7 @@ async fn calls_of_an_older_version_are_taken_as_they_were_and_count_for_those_af
 }
 
 /// Returns the calls that an open breaker refused, each with the call that had opened it.
-fn refused_and_by_whom(recording: &Recording, policy: &CallPolicy) -> Vec<(usize, Option<usize>)> {
+fn refused_with_opening_call(recording: &Recording, policy: &CallPolicy) -> Vec<(usize, Option<usize>)> {
     let policy = Arc::new(policy.clone());
     let all: Vec<_> = (0..recording.calls.len()).collect();
     let rehearsal = Rehearsal::of(&recording.calls, &mut |_| policy.clone(), &all, &mut |_| {});
@@ -626,7 +626,7 @@ fn refused_and_by_whom(recording: &Recording, policy: &CallPolicy) -> Vec<(usize
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_an_open_breaker_refused_knows_the_call_that_opened_it() {
+async fn a_call_that_an_open_breaker_refused_names_the_call_that_opened_it() {
     let mut policy = plain();
     policy.modes.retry = EnforcementMode::Off;
     policy.breaker.consecutive = Some(number(2));
@@ -634,7 +634,7 @@ async fn a_call_that_an_open_breaker_refused_knows_the_call_that_opened_it() {
     // The second one opens it, the fourth is a probe and opens it again.
     let calls = [ScriptedReply::No; 5].map(|reply| planned(&[reply]));
     let recording = story(&policy, calls).await;
-    assert_eq!(refused_and_by_whom(&recording, &policy), [(2, Some(1)), (4, Some(3))]);
+    assert_eq!(refused_with_opening_call(&recording, &policy), [(2, Some(1)), (4, Some(3))]);
     // A call that an older version recorded opens it as well.
     let mut older = recording.facts.clone();
     for facts in older.iter_mut().take(2) {
@@ -642,10 +642,10 @@ async fn a_call_that_an_open_breaker_refused_knows_the_call_that_opened_it() {
     }
     let older = Recording::of(older);
     assert_eq!(taken(&older, &policy), [0, 1]);
-    assert_eq!(refused_and_by_whom(&older, &policy), [(2, Some(1)), (4, Some(3))]);
+    assert_eq!(refused_with_opening_call(&older, &policy), [(2, Some(1)), (4, Some(3))]);
     // The cause is unknown if it happened before the recording.
     let later = Recording::of(recording.facts[2..].to_vec());
-    assert_eq!(refused_and_by_whom(&later, &policy).first(), Some(&(0, None)));
+    assert_eq!(refused_with_opening_call(&later, &policy).first(), Some(&(0, None)));
 }
 
 /// Corrupts the facts of a call, like a damaged store or a false record.
@@ -656,14 +656,14 @@ fn broken(facts: &mut CallFacts, dice: &mut SplitMixRandom) {
     let odd = |dice: &mut SplitMixRandom| [0, 1, 7_777, 1 << 40, u64::MAX - 5, u64::MAX][place(dice, 6)];
     let at = place(dice, facts.trail.len());
     let kinds = [
-        RecordedEventKind::Came,
-        RecordedEventKind::Mine,
+        RecordedEventKind::Arrived,
+        RecordedEventKind::Acquired,
         RecordedEventKind::Follow,
         RecordedEventKind::Time,
         RecordedEventKind::Ran,
         RecordedEventKind::Saved,
         RecordedEventKind::Started,
-        RecordedEventKind::Gone,
+        RecordedEventKind::Disconnected,
     ];
     let kind = kinds[place(dice, 8)];
     match dice.below(12) {
@@ -719,7 +719,7 @@ async fn a_recording_that_makes_no_sense_comes_to_an_end_and_unchanged_it_does_n
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_newer_version_recorded_is_counted_and_left_out() {
+async fn records_of_a_newer_version_are_counted_and_skipped() {
     let (engine, store) = start(&plain()).await;
     for at in 0..2 {
         make(&engine, at, planned(&[ScriptedReply::Yes])).await;

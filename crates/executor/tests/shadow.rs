@@ -103,7 +103,7 @@ impl StreamLog {
     /// Returns the reports of shadow mode for each call.
     fn reported(&self) -> Vec<Vec<ShadowDecision>> {
         let report_of = |notice: &CallNotice| match notice {
-            CallNotice::WouldHave(shadowed) => Some(*shadowed),
+            CallNotice::Shadowed(shadowed) => Some(*shadowed),
             _ => None,
         };
         self.each(|notices| notices.iter().filter_map(report_of).collect())
@@ -131,10 +131,10 @@ fn first_done(notices: &[CallNotice]) -> Option<ShadowDecision> {
         CallNotice::OutcomeUnknown { .. } if !ran => Some(ShadowDecision::Duplicate),
         CallNotice::OutcomeUnknown { .. } => Some(ShadowDecision::Failed(Code::OutcomeUnknown)),
         CallNotice::CallBlocked { code, .. } => Some(ShadowDecision::Refused(*code)),
-        CallNotice::ApprovalAsked => Some(ShadowDecision::Asked),
+        CallNotice::ApprovalRequested => Some(ShadowDecision::ApprovalRequested),
         CallNotice::RetryScheduled { .. } => Some(ShadowDecision::Retried),
         CallNotice::AttemptCut { .. } => Some(ShadowDecision::Cut),
-        CallNotice::GuardTripped { layer } => Some(ShadowDecision::Remarked(*layer)),
+        CallNotice::GuardTripped { layer } => Some(ShadowDecision::GuardRemark(*layer)),
         _ => None,
     })
 }
@@ -437,7 +437,7 @@ fn each_kind_of_decision_occurs_in_these_streams() {
     let stream = vec![call(1, ToolBehavior::Refused); 4];
     let expected = [
         vec![],
-        vec![ShadowDecision::Remarked(GuardLayer::Loop)],
+        vec![ShadowDecision::GuardRemark(GuardLayer::Loop)],
         refused(Code::LoopDetected),
         refused(Code::LoopDetected),
     ];

@@ -303,7 +303,7 @@ impl<'d> JsonValue<'d> {
 
     fn node(self) -> JsonNode {
         // The index comes from the table itself, so there is always a node.
-        self.document.nodes.get(self.index).copied().unwrap_or(JsonNode::NOTHING)
+        self.document.nodes.get(self.index).copied().unwrap_or(JsonNode::MISSING)
     }
 
     fn children(self) -> JsonChildren<'d> {

@@ -23,7 +23,7 @@ pub(super) struct JsonNode {
 
 impl JsonNode {
     /// The node of an index that is not in the table.
-    pub(super) const NOTHING: Self = Self { start: 0, end: 0, after: u32::MAX, shape: NodeShape::Null };
+    pub(super) const MISSING: Self = Self { start: 0, end: 0, after: u32::MAX, shape: NodeShape::Null };
 }
 
 /// The shape of a node, without its content.
@@ -205,13 +205,13 @@ impl JsonParser<'_> {
                 }
                 Some(b'\\') => {
                     shape = NodeShape::Escaped;
-                    let behind = self.at + 1;
-                    let rest = self.text.as_bytes().get(behind..).unwrap_or_default();
+                    let content_start = self.at + 1;
+                    let rest = self.text.as_bytes().get(content_start..).unwrap_or_default();
                     let (_, length) = escape(rest).map_err(|bad| JsonError {
-                        offset: behind + bad.offset,
+                        offset: content_start + bad.offset,
                         problem: bad.problem.into(),
                     })?;
-                    self.at = behind + length;
+                    self.at = content_start + length;
                 }
                 Some(_) => return Err(self.wrong("a control character in a string must be escaped")),
                 None => return Err(self.wrong(format!("the string that begins at byte {start} has no end"))),

@@ -128,7 +128,7 @@ pub enum JsonProblem {
     TooDeep,
     /// A name is repeated where names must differ.
     #[error("the name {0:?} is repeated")]
-    Twice(Box<str>),
+    DuplicateName(Box<str>),
 }
 
 /// A scanner over a JSON text.

@@ -13,7 +13,7 @@ fn problem(text: &[u8]) -> (usize, String) {
 }
 
 #[test]
-fn a_document_gives_back_what_stands_in_it() {
+fn a_document_preserves_its_content() {
     let text = r#" { "a" : [ 1 , -0.50e+3 , true , false , null ] , "b\u0062" : "x\ty" , "": {} } "#;
     let document = parse(text).unwrap();
     let root = document.root();
@@ -80,7 +80,7 @@ fn numbers_keep_every_digit_and_fit_or_are_none() {
 }
 
 #[test]
-fn pointers_lead_where_rfc_6901_says() {
+fn pointers_resolve_as_in_rfc_6901() {
     let text =
         r#"{"foo":["bar","baz"],"":0,"a/b":1,"c%d":2,"e^f":3,"g|h":4,"i\\j":5,"k\"l":6," ":7,"m~n":8}"#;
     let document = parse(text).unwrap();
@@ -116,7 +116,7 @@ fn pointers_lead_where_rfc_6901_says() {
 }
 
 #[test]
-fn sf_5_a_text_that_is_not_json_is_refused_with_place_and_words() {
+fn sf_5_a_text_that_is_not_json_is_refused_with_position_and_message() {
     let cases: &[(&[u8], usize, &str)] = &[
         (b"", 0, "expected a value, found the end of the text"),
         (b"  ", 2, "expected a value, found the end of the text"),
@@ -180,7 +180,7 @@ fn sf_5_a_text_that_is_not_json_is_refused_with_place_and_words() {
 }
 
 #[test]
-fn sf_5_a_name_that_stands_twice_is_refused_however_it_is_spelled() {
+fn sf_5_a_duplicate_name_is_refused_in_any_spelling() {
     let words = |name: &str| format!("duplicate name {name:?} in one object");
     assert_eq!(problem(br#"{"a":1,"b":2,"a":3}"#), (13, words("a")));
     assert_eq!(problem(br#"{"a":1,"\u0061":2}"#), (7, words("a")));
@@ -244,7 +244,7 @@ fn sf_5_hostile_texts_are_read_in_time_that_grows_with_their_length() {
 }
 
 #[test]
-fn a_mistake_has_a_line_and_a_column() {
+fn an_error_has_a_line_and_a_column() {
     let text = "{\n  \"größe\": 1,\n  \"ä\": x\n}";
     let error = parse(text).unwrap_err();
     assert_eq!(error.position(text.as_bytes()), TextPosition { line: 3, column: 8 });
@@ -268,7 +268,7 @@ fn oracle(value: JsonValue<'_>) -> serde_json::Value {
 }
 
 /// Checks that both readers agree, except where this one differs on purpose.
-fn agrees(text: &[u8]) -> Result<(), TestCaseError> {
+fn assert_agreement(text: &[u8]) -> Result<(), TestCaseError> {
     match (JsonDocument::parse(text, JsonLimits::ENVELOPE), serde_json::from_slice::<serde_json::Value>(text))
     {
         (Ok(own), Ok(reference)) => prop_assert_eq!(oracle(own.root()), reference),
@@ -283,12 +283,12 @@ fn agrees(text: &[u8]) -> Result<(), TestCaseError> {
 
 proptest! {
     #[test]
-    fn what_serde_json_reads_we_read_alike(text in json_text()) {
-        agrees(text.as_bytes())?;
+    fn documents_that_serde_json_accepts_are_read_alike(text in json_text()) {
+        assert_agreement(text.as_bytes())?;
     }
 
     #[test]
-    fn what_serde_json_refuses_we_refuse(
+    fn documents_that_serde_json_refuses_are_refused(
         text in json_text(),
         place in any::<prop::sample::Index>(),
         piece in prop::sample::select(vec![
@@ -300,12 +300,12 @@ proptest! {
         let start = place.index(bytes.len() + 1);
         let end = (start + length).min(bytes.len());
         bytes.splice(start..end, piece.bytes());
-        agrees(&bytes)?;
+        assert_agreement(&bytes)?;
     }
 
     #[test]
     fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
-        agrees(&bytes)?;
+        assert_agreement(&bytes)?;
     }
 
     #[test]

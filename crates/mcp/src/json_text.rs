@@ -103,7 +103,7 @@ pub(crate) fn routed<'t>(
     skim.at += 1;
     match twice(&mut names) {
         None => Ok(start..skim.at),
-        Some((name, at)) => Err(JsonSyntaxError { at, problem: JsonProblem::Twice(name) }),
+        Some((name, at)) => Err(JsonSyntaxError { at, problem: JsonProblem::DuplicateName(name) }),
     }
 }
 

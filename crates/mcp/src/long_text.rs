@@ -9,7 +9,7 @@ use std::fmt;
 use crate::message::RpcId;
 
 /// Number of bytes that are kept of the beginning, and of the end.
-const KEPT: usize = 4 << 10;
+const EDGE_BYTES: usize = 4 << 10;
 
 /// A text that is too long to be a message.
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -50,10 +50,10 @@ impl LongText {
     /// Appends a piece.
     pub(crate) fn push(&mut self, piece: &[u8]) {
         self.bytes += piece.len() as u64;
-        let missing = KEPT.saturating_sub(self.head.len()).min(piece.len());
+        let missing = EDGE_BYTES.saturating_sub(self.head.len()).min(piece.len());
         self.head.extend_from_slice(piece.get(..missing).unwrap_or_default());
-        self.tail.extend_from_slice(piece.get(piece.len().saturating_sub(KEPT)..).unwrap_or_default());
-        let too_many = self.tail.len().saturating_sub(KEPT);
+        self.tail.extend_from_slice(piece.get(piece.len().saturating_sub(EDGE_BYTES)..).unwrap_or_default());
+        let too_many = self.tail.len().saturating_sub(EDGE_BYTES);
         self.tail.drain(..too_many);
     }
 
@@ -104,17 +104,17 @@ fn members_of_head(head: &[u8]) -> Option<HeadMembers<'_>> {
     let mut first = HeadMembers::default();
     loop {
         rest = trim_start(rest);
-        let Some((name, behind)) = string(rest) else { return Some(first) };
-        let Some(behind) = trim_start(behind).strip_prefix(b":") else { return Some(first) };
-        let behind = trim_start(behind);
+        let Some((name, remaining)) = string(rest) else { return Some(first) };
+        let Some(remaining) = trim_start(remaining).strip_prefix(b":") else { return Some(first) };
+        let remaining = trim_start(remaining);
         let name = name.get(1..name.len() - 1).unwrap_or_default();
-        let Some((value, behind)) = plain_value(behind) else {
+        let Some((value, remaining)) = plain_value(remaining) else {
             first.incomplete = Some(name);
             return Some(first);
         };
         first.whole.push(PlainMember { name, value });
-        match trim_start(behind).strip_prefix(b",") {
-            Some(behind) => rest = behind,
+        match trim_start(remaining).strip_prefix(b",") {
+            Some(remaining) => rest = remaining,
             None => return Some(first),
         }
     }
@@ -153,8 +153,8 @@ fn string(text: &[u8]) -> Option<(&str, &[u8])> {
             _ if escaped => escaped = false,
             b'\\' => escaped = true,
             b'"' => {
-                let (string, behind) = text.split_at_checked(at + 1)?;
-                return Some((std::str::from_utf8(string).ok()?, behind));
+                let (string, remaining) = text.split_at_checked(at + 1)?;
+                return Some((std::str::from_utf8(string).ok()?, remaining));
             }
             _ => {}
         }
@@ -167,9 +167,9 @@ fn plain_value(text: &[u8]) -> Option<(&str, &[u8])> {
     if text.first() == Some(&b'"') {
         return string(text);
     }
-    let end = text.iter().position(|byte| !is_of_word(*byte)).filter(|end| *end > 0)?;
-    let (value, behind) = text.split_at_checked(end)?;
-    Some((std::str::from_utf8(value).ok()?, behind))
+    let end = text.iter().position(|byte| !is_word_byte(*byte)).filter(|end| *end > 0)?;
+    let (value, remaining) = text.split_at_checked(end)?;
+    Some((std::str::from_utf8(value).ok()?, remaining))
 }
 
 /// Splits off a string, number or word from the end. Returns the rest with it.
@@ -177,7 +177,7 @@ fn plain_value_before(text: &[u8]) -> Option<(&[u8], &str)> {
     if text.last() == Some(&b'"') {
         return string_before(text);
     }
-    let begin = text.iter().rposition(|byte| !is_of_word(*byte))? + 1;
+    let begin = text.iter().rposition(|byte| !is_word_byte(*byte))? + 1;
     let (before, value) = text.split_at_checked(begin)?;
     (!value.is_empty()).then_some((before, std::str::from_utf8(value).ok()?))
 }
@@ -199,7 +199,7 @@ fn string_before(text: &[u8]) -> Option<(&[u8], &str)> {
     }
 }
 
-fn is_of_word(byte: u8) -> bool {
+fn is_word_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.')
 }
 
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_and_notifications_are_no_responses() {
+    fn requests_and_notifications_are_not_responses() {
         let request = LongMessage::Request(RpcId::number(7));
         for text in [
             r#"{"jsonrpc":"2.0","id":7,"method":"x","params":{"a":"LONG"}}"#,
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_inside_of_something_is_not_that_of_the_message() {
+    fn a_nested_id_is_not_that_of_the_message() {
         for text in [
             r#"{"result":{"id":7,"a":"LONG"}}"#,
             r#"{"result":{"a":"LONG","id":7}}"#,
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_no_object_is_no_message() {
+    fn a_text_that_is_not_an_object_is_not_a_message() {
         for text in
             ["LONG", r#"["LONG"]"#, r#""LONG""#, "", r#"{"id":null,"error":"LONG"}"#, r#"{"id":[],"x":1}"#]
         {
@@ -289,12 +289,12 @@ mod tests {
     }
 
     #[test]
-    fn only_its_ends_are_kept() {
+    fn only_the_head_and_the_tail_of_a_long_text_are_stored() {
         let mut long = LongText::default();
         for _ in 0..100 {
             long.push(&[b'x'; 1000]);
         }
-        assert_eq!((long.bytes(), long.head.len(), long.tail.len()), (100_000, KEPT, KEPT));
+        assert_eq!((long.bytes(), long.head.len(), long.tail.len()), (100_000, EDGE_BYTES, EDGE_BYTES));
         assert_eq!(format!("{long:?}"), "LongText { bytes: 100000, .. }");
     }
 

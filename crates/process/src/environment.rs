@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_gets_what_it_is_given_and_what_is_allowed_and_nothing_else() {
+    fn a_child_gets_only_given_and_allowed_variables() {
         let own = own(&[
             ("PATH", "/bin"),
             ("LC_ALL", "C"),
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn no_allowed_name_says_that_it_is_secret() {
+    fn no_allowed_name_is_a_secret_name() {
         assert!(ALLOWED.iter().all(|name| !steadfast_redact::is_secret_name(name)));
     }
 }

@@ -47,10 +47,10 @@ impl ChildExit {
 }
 
 /// Adds the last stderr output of the server to a fault, as text that no decision depends on.
-pub fn with_last_words(fault: AttemptFault, stderr: &[String]) -> AttemptFault {
-    match last_words(stderr) {
+pub fn with_stderr_lines(fault: AttemptFault, stderr: &[String]) -> AttemptFault {
+    match last_stderr_lines(stderr) {
         Some(words) => {
-            AttemptFault { message: format!("{}. Its last words: {words}", fault.message), ..fault }
+            AttemptFault { message: format!("{}. Last lines of stderr: {words}", fault.message), ..fault }
         }
         None => fault,
     }
@@ -58,12 +58,12 @@ pub fn with_last_words(fault: AttemptFault, stderr: &[String]) -> AttemptFault {
 
 /// Returns the last three lines with content, and before them the last one that names an error: many runtimes write a
 /// stack trace and their version below it. Long lines are truncated.
-pub fn last_words(stderr: &[String]) -> Option<String> {
+pub fn last_stderr_lines(stderr: &[String]) -> Option<String> {
     let mut lines: Vec<&str> =
         stderr.iter().map(|line| line.trim()).filter(|line| has_content(line)).collect();
     // A restarted server repeats its messages.
     lines.dedup();
-    let (before, last) = lines.split_at(lines.len().saturating_sub(LAST_WORDS));
+    let (before, last) = lines.split_at(lines.len().saturating_sub(MOST_LINES));
     let cause = match last.iter().any(|line| names_an_error(line)) {
         true => None,
         false => before.iter().rfind(|line| names_an_error(line)),
@@ -73,7 +73,7 @@ pub fn last_words(stderr: &[String]) -> Option<String> {
 }
 
 /// Maximum number of lines.
-const LAST_WORDS: usize = 3;
+const MOST_LINES: usize = 3;
 /// Maximum number of characters per line.
 const LONGEST_LINE: usize = 200;
 
@@ -112,10 +112,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_words_are_the_lines_with_the_cause() {
+    fn the_cause_is_found_in_the_last_lines_of_stderr() {
         let words = |text: &str| {
             let lines: Vec<_> = text.lines().map(str::to_owned).collect();
-            last_words(&lines)
+            last_stderr_lines(&lines)
         };
         let node = "node:internal/modules/cjs/loader:1143\n  throw err;\n  ^\n\nError: Cannot find module '/srv/server.js'\n    \
                     at Module._resolveFilename (node:internal/modules/cjs/loader:1140:15)\n    at node:internal/main:28:49 {\n  \
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_death_of_a_server_is_a_crash_for_what_was_sent_and_harmless_for_what_was_not() {
+    fn the_death_of_a_server_is_a_crash_for_sent_requests_and_harmless_for_unsent_ones() {
         for exit in [
             ChildExit::Code(0),
             ChildExit::Code(1),

@@ -30,7 +30,7 @@ mod supervisor;
 
 pub use child::{ChildProcess, SpawnedChild};
 pub use environment::{ALLOWED, Environment};
-pub use exit::{ChildExit, SendProgress, last_words, with_last_words};
+pub use exit::{ChildExit, SendProgress, last_stderr_lines, with_stderr_lines};
 pub use launch::{Launch, LaunchError, StopTimeouts};
 pub use leash::{Leash, leash_main};
 pub use stderr::{StderrFollower, StderrLine, StderrLog};

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_put_together_whatever_pieces_they_come_in() {
+    fn lines_are_assembled_from_pieces_of_any_size() {
         let stderr = log_of(&[b"on", b"e\r\ntw", b"", b"o\n\n", b"three"]);
         assert_eq!(stderr.tail(10), ["one", "two", "", "three"]);
         assert_eq!(stderr.tail(2), ["", "three"]);

@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
 use crate::child::ChildProcess;
-use crate::exit::{ChildExit, last_words};
+use crate::exit::{ChildExit, last_stderr_lines};
 use crate::launch::{Launch, StopTimeouts};
 use crate::leash::Leash;
 use crate::stderr::StderrLog;
@@ -164,8 +164,8 @@ impl fmt::Display for ServerUnavailable {
                 write!(f, "the server is down: {down}")?;
                 if let Some(last) = last_end {
                     write!(f, ". Last time: {}", last.end)?;
-                    if let Some(words) = last_words(&last.stderr) {
-                        write!(f, ". Its last words: {words}")?;
+                    if let Some(words) = last_stderr_lines(&last.stderr) {
+                        write!(f, ". Last lines of stderr: {words}")?;
                     }
                 }
                 Ok(())
@@ -180,7 +180,7 @@ impl std::error::Error for ServerUnavailable {}
 /// Supervisor of one server. Dropping it stops the server.
 #[derive(Debug)]
 pub struct Supervisor {
-    wishes: mpsc::Sender<SupervisorCommand>,
+    commands: mpsc::Sender<SupervisorCommand>,
     status: watch::Receiver<ServerStatus>,
     stderr: StderrLog,
     clock: SupervisorClock,
@@ -189,14 +189,14 @@ pub struct Supervisor {
 /// Receiver of the incarnations of a server. Dropping it stops the server.
 #[derive(Debug)]
 pub struct IncarnationReceiver {
-    handed: mpsc::Receiver<Incarnation>,
+    receiver: mpsc::Receiver<Incarnation>,
 }
 
 impl IncarnationReceiver {
     /// Returns the next incarnation, or `None` if there will be none. One that was not received in time may be dead
     /// already. Cancel safe.
     pub async fn next(&mut self) -> Option<Incarnation> {
-        self.handed.recv().await
+        self.receiver.recv().await
     }
 }
 
@@ -208,12 +208,12 @@ impl Supervisor {
         policy: RestartPolicy,
         seed: u64,
     ) -> (Self, IncarnationReceiver) {
-        let (wishes, wished) = mpsc::channel(WISHES);
-        let (handing, handed) = mpsc::channel(1);
+        let (commands, command_receiver) = mpsc::channel(COMMAND_CAPACITY);
+        let (sender, receiver) = mpsc::channel(1);
         let (status_sender, status) =
             watch::channel(ServerStatus { state: State::Idle, restarts: 0, last_end: None });
         let (stderr, clock) = (StderrLog::new(), SupervisorClock::new());
-        let keeper = SupervisorTask {
+        let task = SupervisorTask {
             launch,
             leash,
             policy,
@@ -221,12 +221,12 @@ impl Supervisor {
             clock,
             stderr: stderr.clone(),
             status: status_sender,
-            handing,
+            sender,
             number: IncarnationNumber(0),
             current: None,
         };
-        tokio::spawn(keeper.run(wished));
-        (Self { wishes, status, stderr, clock }, IncarnationReceiver { handed })
+        tokio::spawn(task.run(command_receiver));
+        (Self { commands, status, stderr, clock }, IncarnationReceiver { receiver })
     }
 
     /// Subscribes to its status.
@@ -241,7 +241,7 @@ impl Supervisor {
 
     /// Requests a start, if it is allowed, and returns at once.
     pub async fn request_start(&self) {
-        let _ = self.wishes.send(SupervisorCommand::Ask).await;
+        let _ = self.commands.send(SupervisorCommand::Ask).await;
     }
 
     /// Requests a start if needed, and waits until the server is ready or known to be unavailable. There is no timeout:
@@ -275,13 +275,13 @@ impl Supervisor {
 
     /// Marks the incarnation as ready. Has no effect for an older one.
     pub async fn ready(&self, number: IncarnationNumber) {
-        let _ = self.wishes.send(SupervisorCommand::Ready(number)).await;
+        let _ = self.commands.send(SupervisorCommand::Ready(number)).await;
     }
 
     /// Ends an incarnation that is no longer usable (it hangs, sends invalid messages, or closed its stdout), and
     /// counts that as a death. Has no effect for an older one. Drop its stdin before.
     pub async fn condemn(&self, number: IncarnationNumber, reason: impl Into<String>) {
-        let _ = self.wishes.send(SupervisorCommand::Condemn(number, reason.into())).await;
+        let _ = self.commands.send(SupervisorCommand::Condemn(number, reason.into())).await;
     }
 
     /// Stops it until the next request, and waits until none of its processes is left. Drop its stdin before.
@@ -295,9 +295,9 @@ impl Supervisor {
         self.and_wait(SupervisorCommand::Reset).await;
     }
 
-    async fn and_wait(&self, wish: impl FnOnce(oneshot::Sender<()>) -> SupervisorCommand) {
+    async fn and_wait(&self, command: impl FnOnce(oneshot::Sender<()>) -> SupervisorCommand) {
         let (done, is_done) = oneshot::channel();
-        if self.wishes.send(wish(done)).await.is_ok() {
+        if self.commands.send(command(done)).await.is_ok() {
             let _ = is_done.await;
         }
     }
@@ -313,7 +313,7 @@ enum SupervisorCommand {
 }
 
 /// Capacity of the command queue. Senders wait if it is full.
-const WISHES: usize = 64;
+const COMMAND_CAPACITY: usize = 64;
 /// Number of stderr lines in the record of an end.
 const LAST_LINES: usize = 20;
 
@@ -345,7 +345,7 @@ impl SupervisorClock {
 struct CurrentIncarnation {
     child: ChildProcess,
     /// The incarnation, until the owner has taken it.
-    to_hand: Option<Incarnation>,
+    undelivered: Option<Incarnation>,
 }
 
 struct SupervisorTask {
@@ -356,21 +356,21 @@ struct SupervisorTask {
     clock: SupervisorClock,
     stderr: StderrLog,
     status: watch::Sender<ServerStatus>,
-    handing: mpsc::Sender<Incarnation>,
+    sender: mpsc::Sender<Incarnation>,
     /// Number of the newest incarnation.
     number: IncarnationNumber,
     current: Option<CurrentIncarnation>,
 }
 
 impl SupervisorTask {
-    async fn run(mut self, mut wished: mpsc::Receiver<SupervisorCommand>) {
-        self.keep(&mut wished).await;
+    async fn run(mut self, mut command_receiver: mpsc::Receiver<SupervisorCommand>) {
+        self.keep(&mut command_receiver).await;
         self.stop().await;
         self.status.send_modify(|status| status.state = State::Closed);
     }
 
     /// Supervises the server until its owner is gone.
-    async fn keep(&mut self, wished: &mut mpsc::Receiver<SupervisorCommand>) {
+    async fn keep(&mut self, command_receiver: &mut mpsc::Receiver<SupervisorCommand>) {
         loop {
             let wake = match self.restarts.state() {
                 ServerState::BackingOff { until } => Some(self.clock.instant(until)),
@@ -379,9 +379,9 @@ impl SupervisorTask {
                 | ServerState::Up { .. }
                 | ServerState::Down(_) => None,
             };
-            let is_to_hand = self.current.as_ref().is_some_and(|current| current.to_hand.is_some());
+            let is_undelivered = self.current.as_ref().is_some_and(|current| current.undelivered.is_some());
             tokio::select! {
-                wish = wished.recv() => match wish {
+                command = command_receiver.recv() => match command {
                     None => return,
                     Some(SupervisorCommand::Ask) => self.start_if_allowed().await,
                     Some(SupervisorCommand::Ready(number)) => self.ready(number),
@@ -392,18 +392,18 @@ impl SupervisorTask {
                     }
                     Some(SupervisorCommand::Reset(done)) => {
                         self.restarts.reset();
-                        self.tell();
+                        self.publish();
                         let _ = done.send(());
                     }
                 },
                 () = exited(self.current.as_ref()) => self.exited().await,
-                room = self.handing.clone().reserve_owned(), if is_to_hand => {
+                room = self.sender.clone().reserve_owned(), if is_undelivered => {
                     let Ok(room) = room else { return };
-                    if let Some(incarnation) = self.current.as_mut().and_then(|current| current.to_hand.take()) {
+                    if let Some(incarnation) = self.current.as_mut().and_then(|current| current.undelivered.take()) {
                         room.send(incarnation);
                     }
                 }
-                () = self.handing.closed() => return,
+                () = self.sender.closed() => return,
                 () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => self.start_if_allowed().await,
             }
         }
@@ -429,12 +429,13 @@ impl SupervisorTask {
 
     async fn start(&mut self) {
         self.number = IncarnationNumber(self.number.0.saturating_add(1));
-        self.tell();
+        self.publish();
         match self.launch.start(&self.leash, &self.stderr).await {
             Ok(started) => {
                 let (number, pid) = (self.number, started.child.pid());
                 let incarnation = Incarnation { number, pid, stdin: started.stdin, stdout: started.stdout };
-                self.current = Some(CurrentIncarnation { child: started.child, to_hand: Some(incarnation) });
+                self.current =
+                    Some(CurrentIncarnation { child: started.child, undelivered: Some(incarnation) });
             }
             Err(error) => {
                 let death = if error.is_lasting() { ServerExit::CannotStart } else { ServerExit::Crashed };
@@ -446,7 +447,7 @@ impl SupervisorTask {
     fn ready(&mut self, number: IncarnationNumber) {
         if self.runs(number) {
             self.restarts.record_ready(self.clock.now());
-            self.tell();
+            self.publish();
         }
     }
 
@@ -470,17 +471,17 @@ impl SupervisorTask {
             self.end(self.launch.patience.stdin).await;
         }
         let _ = self.restarts.record_exit(&self.policy, ServerExit::Stopped, self.clock.now());
-        self.tell();
+        self.publish();
     }
 
     /// Ends the incarnation completely, so that nothing of it is left when the next one starts. `by_itself` is its time
     /// to exit by itself.
     async fn end(&mut self, by_itself: Duration) -> ChildExit {
-        let Some(CurrentIncarnation { child, to_hand }) = self.current.take() else {
+        let Some(CurrentIncarnation { child, undelivered }) = self.current.take() else {
             return ChildExit::Unknown;
         };
-        self.tell_state(State::Ending(self.number));
-        drop(to_hand);
+        self.publish_state(State::Ending(self.number));
+        drop(undelivered);
         child.stop(&StopTimeouts { stdin: by_itself, ..self.launch.patience }).await
     }
 
@@ -511,11 +512,11 @@ impl SupervisorTask {
         }
     }
 
-    fn tell(&self) {
-        self.tell_state(self.state());
+    fn publish(&self) {
+        self.publish_state(self.state());
     }
 
-    fn tell_state(&self, state: State) {
+    fn publish_state(&self, state: State) {
         self.status.send_modify(|status| status.state = state);
     }
 }

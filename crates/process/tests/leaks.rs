@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use steadfast_core::restart::RestartPolicy;
 use steadfast_process::{Leash, Supervisor};
 
-use common::{PATIENCE, parent, sh, soon};
+use common::{TEST_TIMEOUT, parent, sh, soon};
 
 #[tokio::test]
 async fn sf_9_a_hundred_crashes_leave_no_process_no_handle_and_no_task() {
@@ -21,7 +21,7 @@ async fn sf_9_a_hundred_crashes_leave_no_process_no_handle_and_no_task() {
     let before = ResourceCounts::now();
     crash(100).await;
     // Resources of the last crash may take a moment to be freed.
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     while ResourceCounts::now() != before && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

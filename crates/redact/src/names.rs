@@ -21,7 +21,7 @@ pub fn is_secret_name(name: &str) -> bool {
     }
     words.iter().any(|word| is_one_of(&SECRET_WORDS, word))
         || pairs(&words).any(|pair| is_pair(&SECRET_PAIRS, pair))
-        || is_one_of(&LAST_WORDS, last)
+        || is_one_of(&FINAL_WORDS, last)
         || (count == 1 && is_one_of(&LONE_WORDS, last))
 }
 
@@ -195,7 +195,7 @@ static ALWAYS_PAIRS: WordList = LazyLock::new(|| {
 });
 
 /// Words that are secret as the last word.
-static LAST_WORDS: WordList = LazyLock::new(|| {
+static FINAL_WORDS: WordList = LazyLock::new(|| {
     list(
         "\
     auth pass otp totp",
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_only_sound_secret_are_kept() {
+    fn names_that_only_resemble_secrets_are_unchanged() {
         for name in [
             "",
             "_",

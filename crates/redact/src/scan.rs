@@ -183,7 +183,7 @@ impl<'t> SecretScanner<'t, '_> {
 
     /// Returns true if a name before the blob makes hexadecimal harmless.
     fn public_hex(&self, start: usize) -> bool {
-        // After a mask there is no name any more.
+        // Directly after a mask no name is left.
         if self.out.is_some() && self.copied_to == start {
             return false;
         }
@@ -328,10 +328,10 @@ impl<'t> SecretScanner<'t, '_> {
         let close = self.end_of(at, |byte| is_blob(byte) || byte == b'=');
         let text = self.slice(at, close).trim_end_matches('.');
         let capital = text.bytes().skip(1).any(|byte| byte.is_ascii_uppercase());
-        let telling = capital
+        let is_distinctive = capital
             || text.bytes().any(|byte| byte.is_ascii_digit() || matches!(byte, b'=' | b'+' | b'_' | b'~'));
-        let least = if basic || telling { 8 } else { 16 };
-        if at > end && text.len() >= least && (telling || !basic) {
+        let least = if basic || is_distinctive { 8 } else { 16 };
+        if at > end && text.len() >= least && (is_distinctive || !basic) {
             self.mask_value(at..at + text.len());
         }
     }

@@ -52,7 +52,7 @@ fn pem() -> String {
 }
 
 #[test]
-fn tr_15_token_like_strings_do_not_leave_wherever_they_stand() {
+fn tr_15_token_like_strings_are_masked_in_every_place() {
     for secret in planted() {
         let escaped = serde_json::to_string(&secret).unwrap();
         let twice = serde_json::to_string(&escaped).unwrap();
@@ -182,7 +182,7 @@ fn text_without_secrets_stays_unchanged() {
 
 /// Regression: only the first line was masked, and the key followed in plain text.
 #[test]
-fn sf_6_a_private_key_is_masked_to_its_last_line_wherever_it_begins() {
+fn sf_6_a_private_key_is_masked_to_its_last_line_from_any_start() {
     let short = "c2hvcnQ=";
     for key in [pem(), pem().replace("\n-----END", &format!("\n{short}\n-----END"))] {
         for place in [
@@ -299,7 +299,7 @@ fn json_stays_json_and_no_escape_hides_a_secret() {
 }
 
 #[test]
-fn a_summary_is_bounded_valid_and_counts_what_it_left_out() {
+fn a_summary_is_bounded_valid_and_counts_omitted_members() {
     let many = (0..1000).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
     let deep = format!("{}1{}", "{\"a\":".repeat(20), "}".repeat(20));
     let (words, digits) = ("word ".repeat(10_000), "9".repeat(5000));

@@ -124,7 +124,8 @@ pub enum TakenReason {
     /// The current configuration does not lead to the recorded result.
     NotExplained,
     /// An older version recorded it, or it was too long to be recorded in full.
-    TooLittleIsKnown,
+    #[serde(rename = "too_little_is_known")]
+    InsufficientRecord,
 }
 
 /// The unknown part of a replayed call.
@@ -161,7 +162,8 @@ pub enum DifferenceKind {
     /// The loop guard would refuse the call.
     RefusedByGuard,
     /// Approval would be requested, or the call would be refused because no one can give it.
-    ApprovalAsked,
+    #[serde(rename = "approval_asked")]
+    ApprovalRequested,
     /// A stored result would be replayed instead of a run.
     Replayed,
     /// It would have more attempts.
@@ -183,7 +185,7 @@ impl DifferenceKind {
     pub const ALL: [Self; 10] = [
         Self::RefusedByBreaker,
         Self::RefusedByGuard,
-        Self::ApprovalAsked,
+        Self::ApprovalRequested,
         Self::Replayed,
         Self::RetriedMore,
         Self::RetriedLess,
@@ -196,7 +198,7 @@ impl DifferenceKind {
     fn of(was: &RecordedResult, end: &ReplayEnd) -> Option<Self> {
         let would = match end {
             ReplayEnd::Taken(_) => return None,
-            ReplayEnd::NotKnown(UnknownResult::Approval) => return Some(Self::ApprovalAsked),
+            ReplayEnd::NotKnown(UnknownResult::Approval) => return Some(Self::ApprovalRequested),
             ReplayEnd::NotKnown(UnknownResult::Run { attempt }) => {
                 return Some(match (was.replayed, was.attempts) {
                     (true, _) => Self::RunInsteadOfReplay,
@@ -213,7 +215,9 @@ impl DifferenceKind {
         Some(match would.code {
             Some(Code::CircuitOpen) if was.code != Some(Code::CircuitOpen) => Self::RefusedByBreaker,
             Some(Code::LoopDetected | Code::ToolErrorLimit) => Self::RefusedByGuard,
-            Some(Code::ApprovalRequired | Code::ApprovalDenied | Code::ToolBlocked) => Self::ApprovalAsked,
+            Some(Code::ApprovalRequired | Code::ApprovalDenied | Code::ToolBlocked) => {
+                Self::ApprovalRequested
+            }
             Some(_) | None if would.replayed && !was.replayed => Self::Replayed,
             Some(_) | None if would.attempts < was.attempts => Self::RetriedLess,
             Some(_) | None if would.attempts > was.attempts && was.replayed => Self::RunInsteadOfReplay,
@@ -239,7 +243,7 @@ impl<'c> Rehearsal<'c> {
         let mut rehearsal = Self { calls, order, before, unsteady: BTreeSet::new() };
         // An unexplained call deviated for a while, and that affected later calls. The next replay takes it from the
         // recording from the start, until no new ones are found.
-        for _ in 0..AGAIN {
+        for _ in 0..MOST_REPLAYS {
             let known = rehearsal.before.taken().count();
             if known == 0 {
                 return rehearsal;
@@ -301,10 +305,10 @@ impl<'c> Rehearsal<'c> {
 }
 
 /// The maximum number of further replays of a recording with unexplained calls.
-const AGAIN: usize = 4;
+const MOST_REPLAYS: usize = 4;
 
 /// The end of a call that has not ended yet.
-const NOT_YET: ReplayEnd = ReplayEnd::NotKnown(UnknownResult::Run { attempt: 0 });
+const UNFINISHED: ReplayEnd = ReplayEnd::NotKnown(UnknownResult::Run { attempt: 0 });
 
 impl ReplayResult {
     /// Returns the calls that were taken from the recording.
@@ -327,7 +331,7 @@ impl ReplayResult {
 
     fn of(calls: usize) -> Self {
         let none = ReplayedCall {
-            end: NOT_YET,
+            end: UNFINISHED,
             in_doubt: false,
             steps: Vec::new(),
             opened_by: None,

@@ -150,7 +150,7 @@ impl ReplayMachines {
     /// Removes a cause of refusal for calls like this one, because reality had none.
     pub(super) fn forget(&mut self, uses: &MachineKeys, cause: FalseRefusalCause, now: Timestamp) {
         match cause {
-            FalseRefusalCause::ToolIsDown => {
+            FalseRefusalCause::ToolDown => {
                 let coarser = uses.coarser.as_ref().and_then(|name| self.coarser.get_mut(name));
                 let own = self.tools.get_mut(&uses.tool).map(|(breaker, _)| breaker);
                 for breaker in own.into_iter().chain(coarser) {
@@ -167,7 +167,7 @@ impl ReplayMachines {
                     guard.reset(now);
                 }
             }
-            FalseRefusalCause::TrustIsLost => {
+            FalseRefusalCause::TrustLost => {
                 if let Some(trust) = self.trust.get_mut(&uses.tool.0) {
                     trust.reset(TrustTarget::Tool(&uses.tool.1), now);
                     let domain = uses.domain.as_ref().map(TrustTarget::Domain);
@@ -181,7 +181,7 @@ impl ReplayMachines {
 /// A cause of refusal in a replay that reality did not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FalseRefusalCause {
-    ToolIsDown,
+    ToolDown,
     ModelLoops,
-    TrustIsLost,
+    TrustLost,
 }

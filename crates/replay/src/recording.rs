@@ -179,9 +179,11 @@ impl schemars::JsonSchema for RecordedEvent {
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the events of a call with their verdicts, by name")]
 pub enum RecordedEventKind {
-    Came,
+    #[serde(rename = "came")]
+    Arrived,
     // The store decided a claim.
-    Mine,
+    #[serde(rename = "mine")]
+    Acquired,
     Follow,
     Busy,
     Replay,
@@ -197,10 +199,13 @@ pub enum RecordedEventKind {
     LeaderRefused,
     // An approval request was answered.
     Granted,
-    GrantedHere,
+    #[serde(rename = "granted_here")]
+    GrantedDirectly,
     Denied,
-    Nobody,
-    PutToCaller,
+    #[serde(rename = "nobody")]
+    Unreachable,
+    #[serde(rename = "put_to_caller")]
+    ReturnedToCaller,
     // The store did something else.
     Spent,
     NotSpent,
@@ -224,8 +229,10 @@ pub enum RecordedEventKind {
     // The caller acted.
     Cancelled,
     CancelledByOne,
-    Gone,
-    OneGone,
+    #[serde(rename = "gone")]
+    Disconnected,
+    #[serde(rename = "one_gone")]
+    OneDisconnected,
 }
 
 impl RecordedEventKind {
@@ -237,10 +244,10 @@ impl RecordedEventKind {
             CallEvent::Woke(WakeReason::Changed) => Self::Changed,
             CallEvent::Woke(WakeReason::LeaderRefused(_)) => Self::LeaderRefused,
             CallEvent::Answered(ApprovalOutcome::Granted(Some(_))) => Self::Granted,
-            CallEvent::Answered(ApprovalOutcome::Granted(None)) => Self::GrantedHere,
+            CallEvent::Answered(ApprovalOutcome::Granted(None)) => Self::GrantedDirectly,
             CallEvent::Answered(ApprovalOutcome::Denied) => Self::Denied,
-            CallEvent::Answered(ApprovalOutcome::Unreachable) => Self::Nobody,
-            CallEvent::Answered(ApprovalOutcome::PutToCaller(_)) => Self::PutToCaller,
+            CallEvent::Answered(ApprovalOutcome::Unreachable) => Self::Unreachable,
+            CallEvent::Answered(ApprovalOutcome::ReturnedToCaller(_)) => Self::ReturnedToCaller,
             CallEvent::Spent(spend) if spend.may_run() => Self::Spent,
             CallEvent::Spent(_) => Self::NotSpent,
             CallEvent::Started(StartVerdict::Started) => Self::Started,
@@ -260,14 +267,14 @@ impl RecordedEventKind {
             CallEvent::StoreFailed(StoreFault::Unanswered) => Self::StoreUnanswered,
             CallEvent::Cancelled(OtherWaiters::None) => Self::Cancelled,
             CallEvent::Cancelled(OtherWaiters::Waiting) => Self::CancelledByOne,
-            CallEvent::Disconnected(OtherWaiters::None) => Self::Gone,
-            CallEvent::Disconnected(OtherWaiters::Waiting) => Self::OneGone,
+            CallEvent::Disconnected(OtherWaiters::None) => Self::Disconnected,
+            CallEvent::Disconnected(OtherWaiters::Waiting) => Self::OneDisconnected,
         }
     }
 
     fn of_claim(verdict: &ClaimVerdict) -> Self {
         match verdict {
-            ClaimVerdict::Acquired(_) => Self::Mine,
+            ClaimVerdict::Acquired(_) => Self::Acquired,
             ClaimVerdict::Follow(_) => Self::Follow,
             ClaimVerdict::Busy => Self::Busy,
             ClaimVerdict::Replay(_) => Self::Replay,
@@ -284,7 +291,7 @@ impl RecordedEventKind {
     pub(super) const fn is_claim(self) -> bool {
         matches!(
             self,
-            Self::Mine
+            Self::Acquired
                 | Self::Follow
                 | Self::Busy
                 | Self::Replay

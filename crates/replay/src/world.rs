@@ -39,7 +39,7 @@ use super::machines::{FalseRefusalCause, MachineKeys, ReplayMachines};
 use super::recording::{
     RecordedCall, RecordedEvent, RecordedEventKind, RecordedResult, outcome_of, unknown_output,
 };
-use super::{NOT_YET, ReplayEnd, ReplayResult, TakenReason, UnknownResult};
+use super::{ReplayEnd, ReplayResult, TakenReason, UNFINISHED, UnknownResult};
 
 /// A recorded event, in the order of the recording.
 #[derive(Clone, Copy, Debug)]
@@ -190,7 +190,7 @@ impl<'a> ReplayWorld<'a> {
         // The calls left have no event that could end them, or a recording that makes no sense.
         for (index, call) in self.replayed.calls.iter_mut().enumerate() {
             let left = self.active.get(&index);
-            if left.is_some() || call.end == NOT_YET {
+            if left.is_some() || call.end == UNFINISHED {
                 call.end = match self.against {
                     ReplayReference::Recording(_) => ReplayEnd::Taken(TakenReason::NotExplained),
                     ReplayReference::Before(_) => ReplayEnd::NotKnown(UnknownResult::Run {
@@ -208,7 +208,7 @@ impl<'a> ReplayWorld<'a> {
         let ReplayEvent { call: index, moment, .. } = happened;
         let Some(recorded) = self.calls.get(index) else { return };
         let Some(at) = moment else {
-            self.end_as(index, ReplayEnd::Taken(TakenReason::TooLittleIsKnown));
+            self.end_as(index, ReplayEnd::Taken(TakenReason::InsufficientRecord));
             return self.apply_recorded(index, recorded.finished);
         };
         let now = recorded.moment_at(at);
@@ -289,7 +289,7 @@ impl<'a> ReplayWorld<'a> {
             RecordedEventKind::Full => CallEvent::Claimed(ClaimVerdict::Full),
             RecordedEventKind::Closed => CallEvent::Claimed(ClaimVerdict::StoreRecovering),
             RecordedEventKind::RecordsLost => CallEvent::Claimed(ClaimVerdict::RecordsLost),
-            RecordedEventKind::Mine
+            RecordedEventKind::Acquired
             | RecordedEventKind::Follow
             | RecordedEventKind::Busy
             | RecordedEventKind::Replay
@@ -320,15 +320,15 @@ impl<'a> ReplayWorld<'a> {
                 }))
             }
             RecordedEventKind::Changed => CallEvent::Woke(WakeReason::Changed),
-            RecordedEventKind::Came | RecordedEventKind::Time => CallEvent::Woke(WakeReason::Time),
+            RecordedEventKind::Arrived | RecordedEventKind::Time => CallEvent::Woke(WakeReason::Time),
             RecordedEventKind::StoreFailed => CallEvent::StoreFailed(StoreFault::NotDone),
             RecordedEventKind::StoreUnanswered => CallEvent::StoreFailed(StoreFault::Unanswered),
             RecordedEventKind::Granted => CallEvent::Answered(ApprovalOutcome::Granted(Some(GrantId(0)))),
-            RecordedEventKind::GrantedHere => CallEvent::Answered(ApprovalOutcome::Granted(None)),
+            RecordedEventKind::GrantedDirectly => CallEvent::Answered(ApprovalOutcome::Granted(None)),
             RecordedEventKind::Denied => CallEvent::Answered(ApprovalOutcome::Denied),
-            RecordedEventKind::Nobody => CallEvent::Answered(ApprovalOutcome::Unreachable),
-            RecordedEventKind::PutToCaller => {
-                CallEvent::Answered(ApprovalOutcome::PutToCaller(unknown_output()))
+            RecordedEventKind::Unreachable => CallEvent::Answered(ApprovalOutcome::Unreachable),
+            RecordedEventKind::ReturnedToCaller => {
+                CallEvent::Answered(ApprovalOutcome::ReturnedToCaller(unknown_output()))
             }
             RecordedEventKind::Ran => CallEvent::Ran(self.outcome(index, active)),
             RecordedEventKind::Progressed => CallEvent::Progressed,
@@ -336,8 +336,8 @@ impl<'a> ReplayWorld<'a> {
             RecordedEventKind::DriverEnded => CallEvent::DriverEnds,
             RecordedEventKind::Cancelled => CallEvent::Cancelled(OtherWaiters::None),
             RecordedEventKind::CancelledByOne => CallEvent::Cancelled(OtherWaiters::Waiting),
-            RecordedEventKind::Gone => CallEvent::Disconnected(OtherWaiters::None),
-            RecordedEventKind::OneGone => CallEvent::Disconnected(OtherWaiters::Waiting),
+            RecordedEventKind::Disconnected => CallEvent::Disconnected(OtherWaiters::None),
+            RecordedEventKind::OneDisconnected => CallEvent::Disconnected(OtherWaiters::Waiting),
         };
         let is_same = RecordedEventKind::of(&event) == kind;
         (event, is_same)
@@ -540,7 +540,7 @@ impl<'a> ReplayWorld<'a> {
         let first = self.calls.get(index).and_then(|recorded| {
             recorded.trail.iter().find(|moment| moment.kind.is_claim()).map(|moment| moment.kind)
         });
-        if claim.role != ClaimRole::Fresh || first != Some(RecordedEventKind::Mine) {
+        if claim.role != ClaimRole::Fresh || first != Some(RecordedEventKind::Acquired) {
             return LocalKnowledge::default();
         }
         let records = self.records_of(index, active);
@@ -687,7 +687,7 @@ fn existing_approvals(recorded: &RecordedCall, policy: &CallPolicy, now: Timesta
             RecordedEventKind::Spent
                 | RecordedEventKind::NotSpent
                 | RecordedEventKind::Granted
-                | RecordedEventKind::GrantedHere
+                | RecordedEventKind::GrantedDirectly
                 | RecordedEventKind::Denied
         )
     });
@@ -769,8 +769,8 @@ fn fits(pending: &NextStep, kind: RecordedEventKind) -> bool {
             | RecordedEventKind::Progressed
             | RecordedEventKind::Cancelled
             | RecordedEventKind::CancelledByOne
-            | RecordedEventKind::Gone
-            | RecordedEventKind::OneGone
+            | RecordedEventKind::Disconnected
+            | RecordedEventKind::OneDisconnected
     );
     match pending {
         NextStep::Claim(_) => kind.is_claim() || failed,
@@ -781,10 +781,10 @@ fn fits(pending: &NextStep, kind: RecordedEventKind) -> bool {
             let answered = matches!(
                 kind,
                 RecordedEventKind::Granted
-                    | RecordedEventKind::GrantedHere
+                    | RecordedEventKind::GrantedDirectly
                     | RecordedEventKind::Denied
-                    | RecordedEventKind::Nobody
-                    | RecordedEventKind::PutToCaller
+                    | RecordedEventKind::Unreachable
+                    | RecordedEventKind::ReturnedToCaller
             );
             answered || meanwhile || renewed
         }

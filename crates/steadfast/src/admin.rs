@@ -1,5 +1,5 @@
 //! State that operators read, and the changes that they make: circuit breakers, trust, approvals, unknown outcomes, the
-//! history of calls and the audit log. [`Engine`](crate::Engine) has the operations.
+//! history of calls and the audit log. [`Engine::admin`](crate::Engine::admin) has the operations.
 //!
 //! ```
 //! use steadfast::admin::AuditQuery;

@@ -175,7 +175,7 @@ impl Steadfast {
             return last.outcome.clone();
         }
         let outcome = match self.only_looks {
-            true => self.store.record(RecordKey(Digest::of(b"is anybody there"))).await.map(drop),
+            true => self.store.record(RecordKey(Digest::of(b"health check"))).await.map(drop),
             false => steadfast_store::probe(&*self.store).await,
         };
         *checked = Some(StoreCheck { at: Instant::now(), outcome: outcome.clone() });

@@ -111,7 +111,7 @@ async fn outputs_come_back_as_they_were_also_from_the_store() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_carries_what_its_builder_sets() {
+async fn a_call_carries_the_values_of_its_builder() {
     let steadfast = bank(ToolPolicy::new()).await;
     let now = steadfast.engine().now();
     let call = steadfast.call("bank/pay").args(&BTreeMap::from([("cents", 5)])).key("k").session("s");
@@ -128,7 +128,7 @@ async fn a_call_carries_what_its_builder_sets() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unknown_outcome_says_so_and_how_to_verify_it() {
+async fn an_unknown_outcome_is_reported_with_a_way_to_verify_it() {
     let policy = ToolPolicy::mutating().verify("search the statement");
     let error = failed(&bank(policy).await, lost).await;
     assert_eq!((error.code(), error.code().as_str()), (Code::OutcomeUnknown, "outcome_unknown"));
@@ -266,7 +266,7 @@ async fn timeout_and_deadline_end_a_call_that_hangs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_is_not_valid_names_its_mistake_and_runs_nothing() {
+async fn a_call_that_is_not_valid_names_its_error_and_runs_nothing() {
     let steadfast = bank(ToolPolicy::new()).await;
     let never = async |_: Attempt| -> Result<(), ToolFault> { panic!("this must not run") };
     let mut cases = Vec::new();
@@ -329,7 +329,7 @@ async fn a_fault_that_was_not_sent_is_retried_and_its_delay_is_honoured() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_output_of_a_failed_tool_is_kept() {
+async fn the_output_of_a_failed_tool_is_preserved() {
     let steadfast = bank(ToolPolicy::mutating()).await;
     let error = failed(&steadfast, || ToolFault {
         output: Some(ToolOutput::text("no seats left")),
@@ -450,7 +450,7 @@ async fn invalid_values_are_reported_by_build_all_at_once_like_those_of_a_file()
         assert!(text.contains(part), "{part}: {text}");
     }
     let same = refused(opening().set("tools.\"bank/pay\".retry.attempts", "0")).await.to_string();
-    let (same, _) = same.split_once("1 mistake").unwrap();
+    let (same, _) = same.split_once("1 error in").unwrap();
     assert!(text.contains(same), "{text}\n---\n{same}");
 
     for name in ["a/b = 1 #", "bank/", ""] {
@@ -464,7 +464,7 @@ async fn invalid_values_are_reported_by_build_all_at_once_like_those_of_a_file()
 
 #[cfg(unix)]
 #[tokio::test]
-async fn a_path_that_is_no_text_is_refused_instead_of_another_file_being_used() {
+async fn a_path_that_is_not_unicode_is_refused_instead_of_using_another_file() {
     use std::os::unix::ffi::OsStrExt as _;
     let path = std::ffi::OsStr::from_bytes(b"/no/such/\xff.db");
     for store in [Store::sqlite(path), Store::memory().key_file(path)] {

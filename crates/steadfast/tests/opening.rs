@@ -102,8 +102,7 @@ async fn waits(steadfast: &Steadfast, tool: &str, status: u16) -> Vec<u128> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn eh_2_5_eh_1_5_what_the_manifest_of_a_tool_says_of_retries_and_errors_is_done_and_other_tools_keep_theirs()
- {
+async fn eh_2_5_eh_1_5_a_tool_manifest_sets_retries_and_classification_of_its_tool_only() {
     let manifest = r#"{"id": "custom_api", "classification": {"503": "permanent"},
         "retry_policy": {"initial_delay_ms": 50, "max_delay_ms": 2000, "max_attempts": 3}}"#;
     let folder = folder("eh-2-5");
@@ -127,7 +126,7 @@ async fn eh_2_5_eh_1_5_what_the_manifest_of_a_tool_says_of_retries_and_errors_is
 }
 
 #[tokio::test(start_paused = true)]
-async fn rp_17_the_file_of_jaato_changes_what_the_engine_does() {
+async fn rp_17_the_jaato_file_configures_the_engine() {
     let rule = r#"{"default_rule": {"count_threshold": 2, "window_seconds": 60},
                    "tool_rules": {"pay": {"count_threshold": 4}}, "persist_across_sessions": false}"#;
     let folder = folder("rp-17-file");
@@ -149,7 +148,7 @@ async fn rp_17_the_file_of_jaato_changes_what_the_engine_does() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rp_17_the_variables_of_jaato_change_what_the_engine_does() {
+async fn rp_17_the_jaato_variables_configure_the_engine() {
     let usual = open("rp-17-usual", ONLY_TRUST, &[]).await;
     assert_eq!(failures_until_refused(&usual, 9).await, Some(3));
     let five = open("rp-17-five", ONLY_TRUST, &[("JAATO_RELIABILITY_THRESHOLD", "5")]).await;
@@ -159,7 +158,7 @@ async fn rp_17_the_variables_of_jaato_change_what_the_engine_does() {
 }
 
 #[tokio::test]
-async fn rp_17_persist_says_whether_trust_outlives_the_process() {
+async fn rp_17_persist_controls_if_trust_outlives_the_process() {
     for (persist, refused) in [("yes", true), ("no", false)] {
         let folder = folder(&format!("rp-17-persist-{persist}"));
         let file = format!("{ONLY_TRUST}[store]\nkind = \"sqlite\"\npath = \"state.db\"\n");
@@ -237,7 +236,7 @@ async fn rp_12_trust_lives_in_the_file_that_is_configured() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rp_17_the_switches_of_the_environment_change_what_the_engine_does() {
+async fn rp_17_the_switches_of_the_environment_configure_the_engine() {
     let attempts = async |environment: &[(&str, &str)]| {
         let steadfast = open("rp-17-switches", "", environment).await;
         steadfast.call_envelope(pay(1), drops).await.result.attempts
@@ -290,7 +289,7 @@ async fn rp_17_switches_can_be_turned_at_run_time_and_stay_turned() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_changed_file_holds_for_new_calls_while_running_ones_keep_what_they_had() {
+async fn a_changed_file_applies_to_new_calls_and_not_to_running_ones() {
     let folder = folder("reload");
     let path = folder.join("steadfast.toml");
     let text = "timeout = \"10s\"\n[retry]\nattempts = 1\n";
@@ -321,7 +320,7 @@ async fn a_changed_file_holds_for_new_calls_while_running_ones_keep_what_they_ha
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rule_about_a_domain_counts_by_the_arguments_and_by_what_the_caller_names() {
+async fn a_domain_rule_applies_by_the_arguments_and_by_the_domain_of_the_caller() {
     let text = "[breaker]\nmode = \"off\"\n[retry]\nattempts = 3\n[domains.\"api.example.com\".retry]\nattempts = 2\n";
     let steadfast = open("domains", text, &[]).await;
     let to = |url: &str| EnvelopeBuilder::new("web/fetch").args(&[("url", url)]).build().unwrap();
@@ -334,7 +333,7 @@ async fn a_rule_about_a_domain_counts_by_the_arguments_and_by_what_the_caller_na
 }
 
 #[tokio::test]
-async fn what_was_answered_is_replayed_after_a_restart_and_encrypted_where_a_key_is_given() {
+async fn answers_are_replayed_after_a_restart_and_encrypted_if_a_key_is_given() {
     let folder = folder("restart");
     fs::write(folder.join("key"), "0f".repeat(32)).unwrap();
     let text = "[store]\npath = \"deep/state.db\"\nkey_file = \"key\"\n";
@@ -422,7 +421,7 @@ impl ToolRegistry for WorkingTools {
 }
 
 #[tokio::test(start_paused = true)]
-async fn traces_of_turns_are_kept_as_long_and_as_many_as_is_set() {
+async fn traces_of_turns_are_stored_within_the_configured_limits() {
     // A turn of one call has eleven entries.
     for (test, text, count) in [
         ("traces", "", 3),

@@ -44,9 +44,9 @@ impl RedisInner {
         let mut verdict = {
             let mut rounds = self.confirmations.rounds.lock();
             let begins = !rounds.contains_key(&place);
-            let gathering =
+            let verdict_sender =
                 rounds.entry(place).or_default().next.get_or_insert_with(|| watch::channel(None).0);
-            let verdict = gathering.subscribe();
+            let verdict = verdict_sender.subscribe();
             if begins {
                 tokio::spawn(Arc::clone(self).rounds(place, district, line));
             }
@@ -69,10 +69,10 @@ impl RedisInner {
         let WriteConfirmation::Replicas { count, within } = self.options.confirm else { return };
         let marker = self.names.marker(district).to_owned();
         loop {
-            let gathered = {
+            let batch = {
                 let mut rounds = self.confirmations.rounds.lock();
                 match rounds.get_mut(&place).and_then(|round| round.next.take()) {
-                    Some(gathered) => gathered,
+                    Some(batch) => batch,
                     None => {
                         rounds.remove(&place);
                         return;
@@ -86,7 +86,7 @@ impl RedisInner {
                 Ok(reply) => Ok(if let Value::Int(confirmed) = reply.value { confirmed } else { 0 }),
                 Err(failed) => Err(self.link.store_error(&failed)),
             };
-            gathered.send_replace(Some(verdict));
+            batch.send_replace(Some(verdict));
         }
     }
 }

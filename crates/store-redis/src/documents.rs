@@ -23,7 +23,7 @@ const TOMBSTONE: Duration = Duration::from_secs(3600);
 /// Documents that are read at once.
 const BATCH: usize = 64;
 /// Tries of a write that fails because of a tombstone, the time or the marker.
-const TRIES: usize = 8;
+const ATTEMPTS: usize = 8;
 
 /// The stored value of a document.
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ impl RedisInner {
         let key = self.names.document(name);
         // The version to replace, or none.
         let mut believed = write.replaces;
-        for _ in 0..TRIES {
+        for _ in 0..ATTEMPTS {
             let clock = self.clock(district);
             let micros = clock.micros(Instant::now()).unwrap_or_else(|| self.now().as_millis() * 1000);
             let now = Timestamp::from_millis(micros / 1000);
@@ -125,26 +125,26 @@ impl RedisInner {
     ) {
         let mut value = ContentStamp::of_version(version).as_bytes().to_vec();
         let set = self.names.documents(KeyDistrict::of_document(name), name.kind);
-        let life = match &write.body {
+        let lifetime = match &write.body {
             Some(body) => {
-                value.push(THERE);
+                value.push(PRESENT);
                 value.extend_from_slice(body.as_bytes());
                 request.add(&set, &name.id);
                 write.expires.map(|expires| steadfast_core::millis(expires.since(now)))
             }
             None => {
-                value.push(GONE);
+                value.push(DELETED);
                 request.remove(&set, &name.id);
                 Some(steadfast_core::millis(TOMBSTONE))
             }
         };
-        request.put(&self.names.document(name), value, life, WakeTarget::Nobody);
+        request.put(&self.names.document(name), value, lifetime, WakeTarget::NoOne);
         request.publish(self.names.changes(), format!("{} {}/{}", self.instance, name.kind.name(), name.id));
     }
 }
 
-const THERE: u8 = b'd';
-const GONE: u8 = b'g';
+const PRESENT: u8 = b'd';
+const DELETED: u8 = b'g';
 
 impl DocumentValue {
     fn document(self) -> Option<Document> {
@@ -161,10 +161,10 @@ fn stored(value: Option<&[u8]>, name: &DocumentName) -> Result<DocumentValue, St
         let (stamp, rest) = value.split_first_chunk::<{ ContentStamp::LENGTH }>()?;
         let version = u64::from_be_bytes(*stamp.last_chunk()?);
         match rest.split_first()? {
-            (&THERE, body) => {
+            (&PRESENT, body) => {
                 Some(DocumentValue::There(Document { version, body: std::str::from_utf8(body).ok()?.into() }))
             }
-            (&GONE, _) => Some(DocumentValue::Gone(version)),
+            (&DELETED, _) => Some(DocumentValue::Gone(version)),
             _ => None,
         }
     };

@@ -91,7 +91,7 @@ pub(crate) fn refuses_writes(error: &RedisError) -> bool {
 }
 
 /// Returns true if the connection that returned this error must be replaced.
-pub(crate) fn spoils_connection(error: &RedisError) -> bool {
+pub(crate) fn breaks_connection(error: &RedisError) -> bool {
     // A server that became a replica keeps its connections, but the primary is elsewhere.
     error.is_unrecoverable_error() || matches!(error.kind(), ErrorKind::Server(ServerErrorKind::ReadOnly))
 }

@@ -43,7 +43,7 @@ pub(crate) fn script() -> RedisScript {
 const BATCH: usize = 256;
 
 /// Allowed lead of a writer's clock over the server's.
-const AHEAD: Duration = Duration::from_secs(60);
+const CLOCK_LEAD: Duration = Duration::from_secs(60);
 
 /// The latest limits of the journals.
 #[derive(Debug, Default)]
@@ -56,7 +56,7 @@ impl RedisInner {
         entries: &[JournalEntry],
         keep: JournalLimits,
     ) -> Result<(), StoreError> {
-        self.keeps.0.lock().insert(journal, keep);
+        self.limits.0.lock().insert(journal, keep);
         let (stream, age) = (self.names.journal(journal), steadfast_core::millis(keep.age).max(1));
         for entries in entries.chunks(BATCH) {
             self.evaluate(|reference| {
@@ -81,16 +81,16 @@ impl RedisInner {
         query: &JournalQuery,
     ) -> Result<Vec<(JournalPosition, JournalEntry)>, StoreError> {
         match &query.subject {
-            Some(subject) => self.entries_about(query, subject).await,
+            Some(subject) => self.entries_on(query, subject).await,
             None => self.entries_of_all(query).await,
         }
     }
 
     /// Trims journals by age. The server expires everything else.
     pub(crate) async fn sweep(self: &Arc<Self>) -> Result<SweepResult, StoreError> {
-        let keeps = self.keeps.0.lock().clone();
+        let limits = self.limits.0.lock().clone();
         let mut removed = 0;
-        for (journal, keep) in keeps {
+        for (journal, keep) in limits {
             let oldest = self.now().before(keep.age).as_millis();
             let mut command = redis::cmd("XTRIM");
             command.arg(self.names.journal(journal)).arg("MINID").arg(oldest);
@@ -107,7 +107,7 @@ impl RedisInner {
     ) -> Result<Vec<(JournalPosition, JournalEntry)>, StoreError> {
         let stream = self.names.journal(query.journal);
         // Ids are the server's time of the write. The clock of the writer may be a little ahead.
-        let oldest = query.since.before(AHEAD).as_millis();
+        let oldest = query.since.before(CLOCK_LEAD).as_millis();
         let mut found = Vec::new();
         let mut from = query.before.map_or_else(|| "+".to_owned(), |place| format!("({place}"));
         while found.len() < query.limit {
@@ -122,7 +122,7 @@ impl RedisInner {
         Ok(found)
     }
 
-    async fn entries_about(
+    async fn entries_on(
         self: &Arc<Self>,
         query: &JournalQuery,
         subject: &str,

@@ -105,7 +105,7 @@ impl RedisStore {
     /// runtime.
     pub fn open(options: Options) -> Self {
         let options = Arc::new(options);
-        let (events, _) = broadcast::channel(NEWS);
+        let (events, _) = broadcast::channel(EVENT_CAPACITY);
         let link = Arc::new(RedisLink::new(Arc::clone(&options), RedisHealth::new(events.clone())));
         let names = KeyNames::new(options.prefix.clone());
         let instance = format!("{:016x}", random::number());
@@ -125,7 +125,7 @@ impl RedisStore {
             cache: RecordCache::default(),
             marks: OwnerMarks::default(),
             confirmations: ReplicaConfirmations::default(),
-            keeps: journals::KnownJournalLimits::default(),
+            limits: journals::KnownJournalLimits::default(),
             instance,
             subscription,
             link,
@@ -144,7 +144,7 @@ impl RedisStore {
 }
 
 /// Events that a slow receiver may lag behind.
-const NEWS: usize = 1024;
+const EVENT_CAPACITY: usize = 1024;
 
 struct RedisInner {
     options: Arc<Options>,
@@ -162,7 +162,7 @@ struct RedisInner {
     cache: RecordCache,
     marks: OwnerMarks,
     confirmations: ReplicaConfirmations,
-    keeps: journals::KnownJournalLimits,
+    limits: journals::KnownJournalLimits,
     /// Distinguishes messages of this store from those of others.
     instance: String,
     subscription: RedisSubscription,

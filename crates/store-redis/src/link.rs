@@ -138,7 +138,7 @@ impl RedisLink {
         let received = Instant::now();
         match result.and_then(refused) {
             Ok(value) => {
-                line.hear(received);
+                line.record_activity(received);
                 self.health.mark_working(HealthPart::Commands);
                 Ok(CommandReply { value, sent, received, line })
             }
@@ -261,7 +261,7 @@ impl RedisLink {
         let silent = line.silence(now);
         let give_up = match line.connection {
             RedisConnection::One(_) => {
-                fault::spoils_connection(error) || (error.is_timeout() && silent >= now - sent)
+                fault::breaks_connection(error) || (error.is_timeout() && silent >= now - sent)
             }
             RedisConnection::Cluster(_) => error.is_io_error() && silent > CLUSTER_SILENCE,
         };
@@ -304,7 +304,7 @@ impl CommandConnection {
         self.number
     }
 
-    fn hear(&self, at: Instant) {
+    fn record_activity(&self, at: Instant) {
         let micros = at.saturating_duration_since(self.made).as_micros();
         self.last_input.fetch_max(u64::try_from(micros).unwrap_or(u64::MAX), Ordering::Relaxed);
     }

@@ -64,14 +64,17 @@ impl RedisInner {
                 forgotten => forgotten.map(u64::from),
             },
             FlushTarget::Finished(selection) => {
-                let goes = |record: &DedupeRecord| selection.matches(record) && !record.is_open();
+                let is_selected = |record: &DedupeRecord| selection.matches(record) && !record.is_open();
                 let mut flushed = 0;
                 let mut scan = KeyScan::over(self.link.nodes().await?);
                 while let Some(keys) = self.scan(&mut scan).await? {
                     for keys in keys.chunks(BATCH) {
-                        for record in self.read_records(keys).await?.iter().filter(|record| goes(record)) {
+                        for record in
+                            self.read_records(keys).await?.iter().filter(|record| is_selected(record))
+                        {
                             // It may have changed since, so the current record decides.
-                            flushed += u64::from(self.forget(record.key, |record, _| goes(record)).await?);
+                            flushed +=
+                                u64::from(self.forget(record.key, |record, _| is_selected(record)).await?);
                         }
                     }
                 }

@@ -20,7 +20,7 @@ pub(crate) struct DistrictMarkers {
     districts: Mutex<Vec<DistrictMarker>>,
     /// The longest lease of a claim from here, in milliseconds. Owners may need that long to claim again.
     longest: AtomicU64,
-    telling: AtomicBool,
+    is_reporting: AtomicBool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,7 +38,7 @@ impl DistrictMarkers {
         Self {
             districts: Mutex::new(vec![DistrictMarker::default(); KeyDistrict::COUNT]),
             longest: AtomicU64::new(0),
-            telling: AtomicBool::new(false),
+            is_reporting: AtomicBool::new(false),
         }
     }
 
@@ -84,12 +84,12 @@ impl DistrictMarkers {
     /// Returns true if the caller must send the event that the store was emptied: the first one to see it does, until
     /// all markers have been read.
     pub(crate) fn begin_reporting(&self) -> bool {
-        !self.telling.swap(true, Ordering::SeqCst)
+        !self.is_reporting.swap(true, Ordering::SeqCst)
     }
 
     /// Ends the period, because all markers have been read.
     pub(crate) fn end_reporting(&self) {
-        self.telling.store(false, Ordering::SeqCst);
+        self.is_reporting.store(false, Ordering::SeqCst);
     }
 }
 

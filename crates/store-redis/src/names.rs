@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_has_no_sign_that_means_something_to_redis() {
+    fn a_prefix_has_no_character_that_is_special_in_redis() {
         for fine in ["", "steadfast:", "team-a.steadfast:prod_1:"] {
             assert!(KeyPrefix::new(fine).is_ok(), "{fine}");
         }

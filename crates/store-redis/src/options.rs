@@ -300,14 +300,14 @@ mod tests {
     }
 
     #[test]
-    fn addresses_say_where_and_as_whom() {
+    fn addresses_have_a_host_and_a_login() {
         let login = |user: Option<&str>, password: Option<&str>| RedisLogin {
             user: user.map(str::to_owned),
             password: password.map(str::to_owned),
         };
         let sentinels =
             |sentinels: Vec<HostPort>| RedisAddress::Sentinel { service: "main".to_owned(), sentinels };
-        for (url, place, as_whom, database, tls) in [
+        for (url, place, credentials, database, tls) in [
             ("redis://h", RedisAddress::Server(host("h", 6379)), login(None, None), 0, RedisTls::Off),
             (
                 "rediss://u:p%40%25@h:7/3",
@@ -342,7 +342,7 @@ mod tests {
             let options = Options::parse(url).unwrap();
             assert_eq!(
                 (options.place, options.login, options.database, options.tls),
-                (place, as_whom, database, tls),
+                (place, credentials, database, tls),
                 "{url}"
             );
         }

@@ -149,9 +149,9 @@ mod tests {
     fn finished_records_make_room_and_open_ones_stay() {
         let cache = RecordCache::default();
         let open = record(0, DedupeState::Inflight);
-        cache.put(Arc::new(open.clone()), OwnerMark::NOBODY);
+        cache.put(Arc::new(open.clone()), OwnerMark::UNOWNED);
         for number in 1..=MOST_FINISHED + 10 {
-            cache.put(Arc::new(record(number, DedupeState::Done(None))), OwnerMark::NOBODY);
+            cache.put(Arc::new(record(number, DedupeState::Done(None))), OwnerMark::UNOWNED);
         }
         assert!(cache.get(&open.key).is_some());
         assert!(cache.get(&record(10, DedupeState::Inflight).key).is_none(), "the oldest is forgotten");
@@ -174,7 +174,7 @@ mod tests {
             (DedupeState::Unknown(unknown), DedupeState::Unknown(without)),
         ] {
             let (cache, written) = (RecordCache::default(), Arc::new(record(0, state)));
-            cache.put(Arc::clone(&written), OwnerMark::NOBODY);
+            cache.put(Arc::clone(&written), OwnerMark::UNOWNED);
             let expected = DedupeRecord { state: cached_as, ..(*written).clone() };
             assert_eq!(*cache.get(&written.key).unwrap().record, expected);
         }
@@ -186,14 +186,14 @@ mod tests {
         let believed = record(0, DedupeState::Inflight);
         let found = |version| MarkedRecord {
             record: Arc::new(DedupeRecord { version, ..believed.clone() }),
-            owner: OwnerMark::NOBODY,
+            owner: OwnerMark::UNOWNED,
         };
-        cache.put(Arc::new(believed.clone()), OwnerMark::NOBODY);
+        cache.put(Arc::new(believed.clone()), OwnerMark::UNOWNED);
         cache.correct(&believed.key, Some(&found(1)));
         assert!(cache.get(&believed.key).is_some());
         cache.correct(&believed.key, Some(&found(2)));
         assert!(cache.get(&believed.key).is_none());
-        cache.put(Arc::new(believed.clone()), OwnerMark::NOBODY);
+        cache.put(Arc::new(believed.clone()), OwnerMark::UNOWNED);
         cache.correct(&believed.key, None);
         assert!(cache.get(&believed.key).is_none());
     }

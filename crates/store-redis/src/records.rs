@@ -26,7 +26,7 @@ use crate::value::{self, MarkedRecord, OwnerMark, OwnerMarks, RecordHead};
 
 /// The most decisions of one operation. Each repetition means that another caller succeeded, so this many mean that
 /// more callers compete for the key than it can serve.
-const TRIES: usize = 16;
+const ATTEMPTS: usize = 16;
 
 impl RedisInner {
     pub(crate) async fn claim(
@@ -54,10 +54,10 @@ impl RedisInner {
         self.transact(&places, guess, WriteExtent::Whole, |sight, now| {
             let found = sight.found(&places, claim.role);
             let decided = decide_claim(claim, found, known, now);
-            let own_already = found.own.is_some_and(|(record, _)| record.owner == claim.owner);
+            let is_own = found.own.is_some_and(|(record, _)| record.owner == claim.owner);
             match &decided.verdict {
                 ClaimVerdict::Acquired(_)
-                    if !own_already && !self.markers.admits(district, claim.retry_safe, now) =>
+                    if !is_own && !self.markers.admits(district, claim.retry_safe, now) =>
                 {
                     DedupeDecision { verdict: ClaimVerdict::StoreRecovering, write: RecordWrite::Nothing }
                 }
@@ -97,7 +97,7 @@ impl RedisInner {
         let district = KeyDistrict::of(&claimed.key);
         let places = OperationKeys { own: claimed.key, index: claimed.index, followed: None };
         let guess = self.cached(&claimed.key, &claimed.owner).or_else(|| {
-            Some(RecordSnapshot::mine(MarkedRecord::new(Arc::new(claimed.clone()), &self.marks)))
+            Some(RecordSnapshot::of_own(MarkedRecord::new(Arc::new(claimed.clone()), &self.marks)))
         });
         self.transact(&places, guess, WriteExtent::Whole, |sight, now| {
             decide_renew(claimed, keep, sight.own(), self.markers.absence(district, now), now)
@@ -110,7 +110,7 @@ impl RedisInner {
         let places = OperationKeys { own: claimed.key, index: claimed.index, followed: None };
         let guess = self
             .cached(&claimed.key, &claimed.owner)
-            .or_else(|| Some(RecordSnapshot::mine(MarkedRecord::new(Arc::clone(claimed), &self.marks))));
+            .or_else(|| Some(RecordSnapshot::of_own(MarkedRecord::new(Arc::clone(claimed), &self.marks))));
         self.transact(&places, guess, WriteExtent::Whole, |sight, now| {
             decide_save(save, sight.own(), sight.indexed(&places), now)
         })
@@ -162,14 +162,14 @@ impl RedisInner {
         .await
     }
 
-    /// Removes a record if `goes` returns true for it. Returns true if it was removed.
+    /// Removes a record if `is_removable` returns true for it. Returns true if it was removed.
     pub(crate) async fn forget(
         self: &Arc<Self>,
         key: RecordKey,
-        goes: impl Fn(&DedupeRecord, Timestamp) -> bool,
+        is_removable: impl Fn(&DedupeRecord, Timestamp) -> bool,
     ) -> Result<bool, StoreError> {
         self.transact(&OperationKeys::only(key), None, WriteExtent::Whole, |sight, now| match sight.own() {
-            Some(record) if goes(record, now) => {
+            Some(record) if is_removable(record, now) => {
                 DedupeDecision { verdict: true, write: RecordWrite::Remove { key, index: record.index } }
             }
             Some(_) | None => DedupeDecision { verdict: false, write: RecordWrite::Nothing },
@@ -188,7 +188,7 @@ impl RedisInner {
         let district = KeyDistrict::of(&places.own);
         let mut now = self.time_in(district).await?;
         let mut snapshot = guess.map(|sight| (sight, SnapshotSource::Guess));
-        for _ in 0..TRIES {
+        for _ in 0..ATTEMPTS {
             let decided = snapshot.as_ref().map(|(sight, source)| (decide(sight, now), *source));
             let (request, valid, decided) = match (&snapshot, decided) {
                 (
@@ -201,7 +201,7 @@ impl RedisInner {
                     if write != RecordWrite::Nothing =>
                 {
                     let owner = sight.owner_of(&write, &self.marks);
-                    let mut request = self.looks(places, sight);
+                    let mut request = self.lookup_request(places, sight);
                     self.write(&mut request, &write, (owner, shape), sight.indexed(places), now);
                     let valid = DecisionValidity { from: now, until: now + self.options.command_timeout };
                     (request, valid, Some((verdict, write, owner)))
@@ -237,7 +237,7 @@ impl RedisInner {
 
     /// Returns the values for a decision of this process, if no other process has written since.
     fn cached(&self, key: &RecordKey, owner: &ClaimOwner) -> Option<RecordSnapshot> {
-        self.cache.get(key).filter(|cached| cached.record.owner == *owner).map(RecordSnapshot::mine)
+        self.cache.get(key).filter(|cached| cached.record.owner == *owner).map(RecordSnapshot::of_own)
     }
 
     /// Caches the written record.
@@ -258,36 +258,36 @@ impl RedisInner {
     fn question(&self, places: &OperationKeys) -> ScriptRequest {
         let mut request = ScriptRequest::new(self.names.record(&places.own), ExpectedValue::Anything);
         if let Some(index) = &places.index {
-            request.look_at_index(self.names.index(index), ExpectedValue::Anything);
+            request.check_index(self.names.index(index), ExpectedValue::Anything);
         }
         if let Some(followed) = &places.followed {
-            request.look(self.names.record(followed), ExpectedValue::Anything);
+            request.check(self.names.record(followed), ExpectedValue::Anything);
         }
         request
     }
 
     /// Returns a request that holds if these are the current values.
-    fn looks(&self, places: &OperationKeys, sight: &RecordSnapshot) -> ScriptRequest {
+    fn lookup_request(&self, places: &OperationKeys, sight: &RecordSnapshot) -> ScriptRequest {
         let expect = |found: &Option<MarkedRecord>| {
             found.as_ref().map_or(ExpectedValue::Absent, |found| ExpectedValue::Stamped(found.stamp()))
         };
         let mut request = ScriptRequest::new(self.names.record(&places.own), expect(&sight.own));
         if let Some(index) = &places.index {
             let pointer = match &sight.pointer {
-                IndexPointer::Unseen => ExpectedValue::Anything,
+                IndexPointer::NotRead => ExpectedValue::Anything,
                 IndexPointer::Nowhere => ExpectedValue::Absent,
                 IndexPointer::To(key) => ExpectedValue::Names(self.names.record(key)),
             };
-            request.look_at_index(self.names.index(index), pointer);
+            request.check_index(self.names.index(index), pointer);
         }
         if let Some(followed) = &places.followed {
-            request.look(self.names.record(followed), expect(&sight.followed));
+            request.check(self.names.record(followed), expect(&sight.followed));
         }
         if let IndexPointer::To(key) = &sight.pointer
             && *key != places.own
             && Some(*key) != places.followed
         {
-            request.look(self.names.record(key), expect(&sight.indexed));
+            request.check(self.names.record(key), expect(&sight.indexed));
         }
         request
     }
@@ -311,7 +311,7 @@ impl RedisInner {
                     request.drop_key(&self.names.record(key));
                 }
                 let name = self.names.record(&record.key);
-                let life = record.expires.map(|expires| steadfast_core::millis(expires.since(now)));
+                let lifetime = record.expires.map(|expires| steadfast_core::millis(expires.since(now)));
                 if let Some(entry) = &record.index {
                     let entry = self.names.index(entry);
                     let points = match index {
@@ -320,20 +320,20 @@ impl RedisInner {
                         IndexUpdate::PointIfFree => indexed.is_none(),
                     };
                     if points {
-                        request.put(&entry, name.clone().into_bytes(), life, WakeTarget::Nobody);
+                        request.put(&entry, name.clone().into_bytes(), lifetime, WakeTarget::NoOne);
                     } else {
                         // A record that only the index finds must be found as long as it lives.
-                        request.keep(&entry, &name, life);
+                        request.keep(&entry, &name, lifetime);
                     }
                 }
                 let wake = match record.state {
-                    DedupeState::Inflight => WakeTarget::Nobody,
+                    DedupeState::Inflight => WakeTarget::NoOne,
                     DedupeState::Done(_)
                     | DedupeState::Failed(_)
                     | DedupeState::Unknown(_)
                     | DedupeState::Cancelled => WakeTarget::Waiters,
                 };
-                request.put(&name, value::encode(&self.options.codec, record, owner), life, wake);
+                request.put(&name, value::encode(&self.options.codec, record, owner), lifetime, wake);
             }
             RecordWrite::Remove { key, index } => {
                 let name = self.names.record(key);
@@ -426,7 +426,7 @@ struct RecordSnapshot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum IndexPointer {
     /// Not read, because the decision does not depend on it.
-    Unseen,
+    NotRead,
     Nowhere,
     To(RecordKey),
 }
@@ -451,8 +451,8 @@ impl RecordSnapshot {
         Self { own: None, followed: None, pointer: IndexPointer::Nowhere, indexed: None }
     }
 
-    fn mine(record: MarkedRecord) -> Self {
-        Self { own: Some(record), pointer: IndexPointer::Unseen, ..Self::nothing() }
+    fn of_own(record: MarkedRecord) -> Self {
+        Self { own: Some(record), pointer: IndexPointer::NotRead, ..Self::nothing() }
     }
 
     fn own(&self) -> Option<&DedupeRecord> {
@@ -469,7 +469,7 @@ impl RecordSnapshot {
             (RecordWrite::Put { record, .. }, Some(own)) if own.record.owner == record.owner => own.owner,
             (RecordWrite::Put { record, .. }, _) => marks.of(&record.owner),
             // These writes have no stamp.
-            (RecordWrite::Nothing | RecordWrite::Remove { .. }, _) => OwnerMark::NOBODY,
+            (RecordWrite::Nothing | RecordWrite::Remove { .. }, _) => OwnerMark::UNOWNED,
         }
     }
 
@@ -478,7 +478,7 @@ impl RecordSnapshot {
             IndexPointer::To(key) if key == places.own => self.own(),
             IndexPointer::To(key) if Some(key) == places.followed => self.followed(),
             IndexPointer::To(_) => self.indexed.as_ref().map(|indexed| &*indexed.record),
-            IndexPointer::Unseen | IndexPointer::Nowhere => None,
+            IndexPointer::NotRead | IndexPointer::Nowhere => None,
         }
     }
 

@@ -76,7 +76,7 @@ pub(crate) enum DecisionOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WakeTarget {
     /// None: waiters must continue to wait.
-    Nobody,
+    NoOne,
     /// All waiters of the record.
     Waiters,
 }
@@ -90,13 +90,13 @@ impl ScriptRequest {
     }
 
     /// Adds the index of equal arguments. If used, it must be the second read.
-    pub(crate) fn look_at_index(&mut self, key: String, expect: ExpectedValue) {
+    pub(crate) fn check_index(&mut self, key: String, expect: ExpectedValue) {
         self.indexed = true;
-        self.look(key, expect);
+        self.check(key, expect);
     }
 
     /// Adds a read. All reads come before all writes.
-    pub(crate) fn look(&mut self, key: String, expect: ExpectedValue) {
+    pub(crate) fn check(&mut self, key: String, expect: ExpectedValue) {
         self.keys.push(key);
         self.expects.push(expect);
     }
@@ -107,31 +107,31 @@ impl ScriptRequest {
     }
 
     /// Writes a value. A lifetime of `None` means for ever.
-    pub(crate) fn put(&mut self, key: &str, value: Vec<u8>, life: Option<u64>, wake: WakeTarget) {
-        let (value, life) = (ScriptArgument::Bytes(value), lifetime(life));
+    pub(crate) fn put(&mut self, key: &str, value: Vec<u8>, lifetime_ms: Option<u64>, wake: WakeTarget) {
+        let (value, lifetime_ms) = (ScriptArgument::Bytes(value), lifetime(lifetime_ms));
         if self.keys.first().is_some_and(|own| own == key) {
             let operation = match wake {
-                WakeTarget::Nobody => "own",
+                WakeTarget::NoOne => "own",
                 WakeTarget::Waiters => "end",
             };
-            self.ops.extend([ScriptArgument::Fixed(operation), value, life]);
+            self.ops.extend([ScriptArgument::Fixed(operation), value, lifetime_ms]);
             return;
         }
         let key = self.position(key);
-        self.ops.extend([ScriptArgument::Fixed("put"), ScriptArgument::Number(key), value, life]);
+        self.ops.extend([ScriptArgument::Fixed("put"), ScriptArgument::Number(key), value, lifetime_ms]);
         if wake == WakeTarget::Waiters {
             self.ops.extend([ScriptArgument::Fixed("wake"), ScriptArgument::Number(key)]);
         }
     }
 
     /// Extends the life of a value, if it is this one.
-    pub(crate) fn keep(&mut self, key: &str, value: &str, life: Option<u64>) {
+    pub(crate) fn keep(&mut self, key: &str, value: &str, lifetime_ms: Option<u64>) {
         let key = self.position(key);
         self.ops.extend([
             ScriptArgument::Fixed("keep"),
             ScriptArgument::Number(key),
             ScriptArgument::Text(value.to_owned()),
-            lifetime(life),
+            lifetime(lifetime_ms),
         ]);
     }
 
@@ -319,9 +319,9 @@ pub(crate) fn read(value: Value) -> Option<ScriptReply> {
     }
 }
 
-fn lifetime(life: Option<u64>) -> ScriptArgument {
+fn lifetime(lifetime_ms: Option<u64>) -> ScriptArgument {
     // An expired value lives for a moment more, because zero would mean for ever.
-    ScriptArgument::Number(life.map_or(0, |millis| millis.max(1)))
+    ScriptArgument::Number(lifetime_ms.map_or(0, |millis| millis.max(1)))
 }
 
 #[cfg(test)]
@@ -352,7 +352,7 @@ mod tests {
             ("here", -3600, 3600, "done"),
         ] {
             let mut request = ScriptRequest::new("own".to_owned(), ExpectedValue::Absent);
-            request.put("own", b"value".to_vec(), None, WakeTarget::Nobody);
+            request.put("own", b"value".to_vec(), None, WakeTarget::NoOne);
             let valid = DecisionValidity { from: at(from), until: at(until) };
             let command =
                 request.command(&script, ScriptReference::Text, ("marker", marker.as_bytes()), valid);

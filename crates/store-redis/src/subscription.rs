@@ -27,11 +27,11 @@ use crate::{RedisInner, random};
 /// The most followed records. Further followers poll.
 const MOST_WATCHED: usize = 65_536;
 /// The most queued requests for the subscription.
-const WISHES: usize = 1024;
+const REQUEST_CAPACITY: usize = 1024;
 /// The approximate interval before the first poll, and the longest interval.
 const POLLS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(2));
 /// A subscription without input for this long gets a ping.
-const SILENCE: Duration = Duration::from_secs(10);
+const PING_AFTER: Duration = Duration::from_secs(10);
 /// Timeout of the subscription, unless the command timeout is longer.
 const ANSWER: Duration = Duration::from_secs(2);
 /// Pause before a new attempt to subscribe.
@@ -41,7 +41,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub(crate) struct RedisSubscription {
     watched: Arc<WatchedRecords>,
-    wishes: mpsc::Sender<SubscriptionRequest>,
+    requests: mpsc::Sender<SubscriptionRequest>,
     ready: watch::Receiver<Option<Result<(), StoreError>>>,
 }
 
@@ -71,7 +71,7 @@ impl RedisSubscription {
         events: broadcast::Sender<StoreEvent>,
     ) -> Self {
         let watched = Arc::new(WatchedRecords::default());
-        let (wishes, received) = mpsc::channel(WISHES);
+        let (requests, received) = mpsc::channel(REQUEST_CAPACITY);
         let (announce, ready) = watch::channel(None);
         let listener = SubscriptionListener {
             link,
@@ -79,10 +79,10 @@ impl RedisSubscription {
             instance,
             events,
             watched: Arc::clone(&watched),
-            wishes: received,
+            requests: received,
         };
         tokio::spawn(listener.run(announce));
-        Self { watched, wishes, ready }
+        Self { watched, requests, ready }
     }
 
     /// Returns when the first subscription is active, or with the reason why it is not.
@@ -127,7 +127,7 @@ impl RedisInner {
     /// Waits for all followers, and ends when the record is settled or they have all gone.
     async fn watch(self: Arc<Self>, key: RecordKey, settled: Arc<watch::Sender<()>>, notify: Arc<Notify>) {
         let (sender, listening) = oneshot::channel();
-        if self.subscription.wishes.send(SubscriptionRequest::Listen(key, sender)).await.is_ok() {
+        if self.subscription.requests.send(SubscriptionRequest::Listen(key, sender)).await.is_ok() {
             // An error means that it is done. Without a subscription, polling is used.
             let _ = timeout(PAUSE, listening).await;
         }
@@ -144,7 +144,7 @@ impl RedisInner {
             }
         }
         drop(settled);
-        let _ = self.subscription.wishes.send(SubscriptionRequest::Leave(key)).await;
+        let _ = self.subscription.requests.send(SubscriptionRequest::Leave(key)).await;
     }
 
     async fn wait(self: &Arc<Self>, key: RecordKey, notify: &Notify) {
@@ -187,7 +187,7 @@ struct SubscriptionListener {
     instance: String,
     events: broadcast::Sender<StoreEvent>,
     watched: Arc<WatchedRecords>,
-    wishes: mpsc::Receiver<SubscriptionRequest>,
+    requests: mpsc::Receiver<SubscriptionRequest>,
 }
 
 /// The reason why listening ended.
@@ -242,21 +242,21 @@ impl SubscriptionListener {
 
     async fn listen(&mut self, mut sink: PubSubSink, mut stream: PubSubStream) -> ListenEnd {
         loop {
-            let mut wished = Vec::new();
+            let mut pending = Vec::new();
             tokio::select! {
-                count = self.wishes.recv_many(&mut wished, WISHES) => {
+                count = self.requests.recv_many(&mut pending, REQUEST_CAPACITY) => {
                     if count == 0 {
                         return ListenEnd::Over;
                     }
-                    if self.grant(&mut sink, wished).await.is_err() {
+                    if self.grant(&mut sink, pending).await.is_err() {
                         return ListenEnd::Broken;
                     }
                 }
                 message = stream.next() => match message {
-                    Some(message) => self.hear(message.get_channel_name(), message.get_payload_bytes()),
+                    Some(message) => self.dispatch(message.get_channel_name(), message.get_payload_bytes()),
                     None => return ListenEnd::Broken,
                 },
-                () = sleep(SILENCE) => {
+                () = sleep(PING_AFTER) => {
                     if !matches!(timeout(self.patience(), sink.ping::<Value>()).await, Ok(Ok(_))) {
                         return ListenEnd::Broken;
                     }
@@ -272,7 +272,7 @@ impl SubscriptionListener {
         loop {
             tokio::select! {
                 () = &mut pause => return ListenEnd::Broken,
-                wish = self.wishes.recv() => match wish {
+                request = self.requests.recv() => match request {
                     Some(SubscriptionRequest::Listen(..) | SubscriptionRequest::Leave(_)) => {}
                     None => return ListenEnd::Over,
                 },
@@ -280,28 +280,36 @@ impl SubscriptionListener {
         }
     }
 
-    async fn grant(&self, sink: &mut PubSubSink, wishes: Vec<SubscriptionRequest>) -> Result<(), StoreError> {
-        let (mut come, mut go, mut senders) = (Vec::new(), Vec::new(), Vec::new());
-        for wish in wishes {
-            match wish {
+    async fn grant(
+        &self,
+        sink: &mut PubSubSink,
+        requests: Vec<SubscriptionRequest>,
+    ) -> Result<(), StoreError> {
+        let (mut added, mut removed, mut senders) = (Vec::new(), Vec::new(), Vec::new());
+        for request in requests {
+            match request {
                 SubscriptionRequest::Listen(key, sender) => {
-                    come.push(self.names.record(&key));
+                    added.push(self.names.record(&key));
                     senders.push(sender);
                 }
-                SubscriptionRequest::Leave(key) => go.push(key),
+                SubscriptionRequest::Leave(key) => removed.push(key),
             }
         }
-        if !come.is_empty() {
-            self.subscribe(sink, &come).await?;
+        if !added.is_empty() {
+            self.subscribe(sink, &added).await?;
         }
         drop(senders);
-        let go: Vec<String> = {
+        let removed: Vec<String> = {
             let watched = self.watched.lock();
             // A new follower may have come meanwhile.
-            go.iter().filter(|key| !watched.contains_key(key)).map(|key| self.names.record(key)).collect()
+            removed
+                .iter()
+                .filter(|key| !watched.contains_key(key))
+                .map(|key| self.names.record(key))
+                .collect()
         };
-        if !go.is_empty() {
-            answered(timeout(self.patience(), sink.unsubscribe(&go)).await)?;
+        if !removed.is_empty() {
+            answered(timeout(self.patience(), sink.unsubscribe(&removed)).await)?;
         }
         Ok(())
     }
@@ -315,7 +323,7 @@ impl SubscriptionListener {
         self.link.command_timeout().max(ANSWER)
     }
 
-    fn hear(&self, channel: &str, message: &[u8]) {
+    fn dispatch(&self, channel: &str, message: &[u8]) {
         if let Some(key) = self.names.key_of(channel.as_bytes()) {
             if let Some(wait) = self.watched.lock().get(&key) {
                 wait.notified.notify_one();

@@ -39,7 +39,7 @@ impl ContentStamp {
 
     /// Returns the stamp of a document, which has no owner.
     pub(crate) fn of_version(version: u64) -> Self {
-        Self::new(OwnerMark::NOBODY, version)
+        Self::new(OwnerMark::UNOWNED, version)
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
@@ -60,7 +60,7 @@ impl OwnerMark {
     const LENGTH: usize = Self::PROCESS + 8 + 4;
 
     /// The mark of a value without an owner.
-    pub(crate) const NOBODY: Self = Self([0; Self::LENGTH]);
+    pub(crate) const UNOWNED: Self = Self([0; Self::LENGTH]);
 
     fn new(process: &[u8; Self::PROCESS], owner: &ClaimOwner) -> Self {
         let mut bytes = [0; Self::LENGTH];

@@ -47,10 +47,10 @@ const LOSS_AT: u64 = 256;
 const LONGEST_LOSS: usize = 1 << 16;
 
 /// Tries for the lock. Another process holds it for some microseconds, and rarely syncs.
-const TRIES: u32 = 1020;
+const ATTEMPTS: u32 = 1020;
 /// After this number of tries, there is a pause between them.
-const QUICK_TRIES: u32 = 20;
-const BETWEEN: Duration = Duration::from_millis(1);
+const QUICK_ATTEMPTS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// The content of a note.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -155,7 +155,7 @@ impl CommitNoteFile {
     }
 
     /// Records that this commit is in the database itself, and synced there.
-    pub(crate) fn raise_in_file(&self, commit: Commit) {
+    pub(crate) fn raise_file(&self, commit: Commit) {
         self.change(|_, noted| {
             noted
                 .filter(|noted| noted.last.marker == commit.marker && noted.in_file < commit.number)
@@ -164,7 +164,7 @@ impl CommitNoteFile {
     }
 
     /// Records that the loss was accepted in the database with this marker.
-    pub(crate) fn forget_loss(&self, marker: StoreMarker) {
+    pub(crate) fn clear_loss(&self, marker: StoreMarker) {
         self.with_file(|file| {
             if read(file)?.noted().is_some_and(|noted| noted.last.marker == marker) {
                 write_loss(file, None)?;
@@ -217,12 +217,12 @@ enum NoteSync {
 /// Runs a function under the lock shared by all processes. If a stopped process keeps the lock, this gives up after a
 /// while and does nothing.
 fn locked<T>(file: &mut File, work: impl FnOnce(&mut File) -> T) -> Option<T> {
-    let is_locked = (0..TRIES).any(|tried| {
+    let is_locked = (0..ATTEMPTS).any(|tried| {
         let got = file.try_lock().is_ok();
         match got {
             true => {}
-            false if tried < QUICK_TRIES => thread::yield_now(),
-            false => thread::sleep(BETWEEN),
+            false if tried < QUICK_ATTEMPTS => thread::yield_now(),
+            false => thread::sleep(PAUSE),
         }
         got
     });
@@ -331,8 +331,8 @@ fn sync_folder(_: &Path) -> io::Result<()> {
 }
 
 /// Returns the path of the note of a database.
-pub(crate) fn beside(database: &Path) -> PathBuf {
-    crate::files::beside(database, "-commits")
+pub(crate) fn with_suffix(database: &Path) -> PathBuf {
+    crate::files::with_suffix(database, "-commits")
 }
 
 #[cfg(test)]
@@ -410,9 +410,9 @@ mod tests {
         note.replace(&noted).unwrap();
         note.raise(commit(1, 2));
         assert_eq!(note.sound().loss, Some(loss));
-        note.forget_loss(StoreMarker(2));
+        note.clear_loss(StoreMarker(2));
         assert!(note.sound().loss.is_some(), "another database");
-        note.forget_loss(StoreMarker(1));
+        note.clear_loss(StoreMarker(1));
         assert_eq!(note.sound().loss, None);
         assert_eq!(note.sound().last, commit(1, 2));
     }
@@ -424,7 +424,7 @@ mod tests {
         note.raise(commit(1, 5));
         for (raised, expected) in [(commit(1, 3), 3), (commit(1, 2), 3), (commit(2, 9), 3), (commit(1, 5), 5)]
         {
-            note.raise_in_file(raised);
+            note.raise_file(raised);
             assert_eq!(note.sound().in_file, expected, "{raised:?}");
         }
         note.raise(commit(1, 6));

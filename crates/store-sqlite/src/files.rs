@@ -38,7 +38,7 @@ pub(crate) fn private() -> OpenOptions {
 }
 
 /// Returns the path of a file beside another one.
-pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
+pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()

@@ -24,13 +24,13 @@ pub(crate) struct RecordHolder {
 #[derive(Debug, Default)]
 pub(crate) struct RecordFollowers {
     state: Mutex<State>,
-    stirred: Condvar,
+    wake_requested: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     followed: HashMap<RecordKey, FollowedRecord>,
-    stirred: bool,
+    wake_requested: bool,
     closed: bool,
 }
 
@@ -79,14 +79,14 @@ impl RecordFollowers {
     }
 
     /// Wakes the watcher, because there is a new listener.
-    pub(crate) fn stir(&self) {
-        self.state.lock().stirred = true;
-        self.stirred.notify_one();
+    pub(crate) fn request_wake(&self) {
+        self.state.lock().wake_requested = true;
+        self.wake_requested.notify_one();
     }
 
     pub(crate) fn close(&self) {
         self.state.lock().closed = true;
-        self.stirred.notify_one();
+        self.wake_requested.notify_one();
         self.wake_all();
     }
 
@@ -112,17 +112,17 @@ impl RecordFollowers {
             if state.closed {
                 return SleepOutcome::Closed;
             }
-            if std::mem::take(&mut state.stirred) {
-                return SleepOutcome::Stirred;
+            if std::mem::take(&mut state.wake_requested) {
+                return SleepOutcome::WakeRequested;
             }
             let needed = listened_to() || state.followed.values().any(|followed| followed.holder.is_some());
             match until {
                 Some(until) if needed => {
-                    if self.stirred.wait_until(&mut state, until).timed_out() {
+                    if self.wake_requested.wait_until(&mut state, until).timed_out() {
                         return if state.closed { SleepOutcome::Closed } else { SleepOutcome::Enough };
                     }
                 }
-                Some(_) | None => self.stirred.wait(&mut state),
+                Some(_) | None => self.wake_requested.wait(&mut state),
             }
         }
     }
@@ -130,19 +130,19 @@ impl RecordFollowers {
 
 pub(crate) enum SleepOutcome {
     Enough,
-    Stirred,
+    WakeRequested,
     Closed,
 }
 
 impl SqliteFollower<'_> {
-    /// Waits until the record may be settled. `look` returns its owner, and runs after the follower has begun to
+    /// Waits until the record may be settled. `find_holder` returns its owner, and runs after the follower has begun to
     /// listen.
-    pub(crate) async fn settled(self, look: impl AsyncFnOnce() -> Option<RecordHolder>) {
+    pub(crate) async fn settled(self, find_holder: impl AsyncFnOnce() -> Option<RecordHolder>) {
         let mut woken = pin!(self.wake.notified());
         woken.as_mut().enable();
-        let Some(holder) = look().await else { return };
+        let Some(holder) = find_holder().await else { return };
         if self.followers.held_by(self.key, holder) {
-            self.followers.stir();
+            self.followers.request_wake();
             woken.await;
         }
     }

@@ -176,19 +176,19 @@ impl SqliteShutdown {
 /// The most operations that wait for the writer. More would wait longer than their callers do.
 const MOST_OPERATIONS: usize = 4096;
 /// The most lookups that wait.
-const MOST_QUESTIONS: usize = 4096;
+const MOST_LOOKUPS: usize = 4096;
 /// More than one, so that a long lookup does not delay short ones.
 const READERS: usize = 2;
 /// Records that one step of a flush removes.
 const FLUSH: usize = 500;
 /// Time limit of the disk, in addition to the wait for other processes.
 const DISK: Duration = Duration::from_secs(1);
-const HANGS: &str = "the state file did not respond in time; check its disk";
+const TIMEOUT_ADVICE: &str = "the state file did not respond in time; check its disk";
 
 /// The reason why a thread of the store did not respond.
 enum ThreadReplyError {
     Gone,
-    Hangs,
+    Timeout,
 }
 
 impl SqliteStore {
@@ -224,7 +224,7 @@ impl SqliteStore {
         let store = Self {
             shared: shared.clone(),
             operations: Arc::new(WriterQueue::new(MOST_OPERATIONS)),
-            questions: Arc::new(LookupQueue::new(MOST_QUESTIONS)),
+            questions: Arc::new(LookupQueue::new(MOST_LOOKUPS)),
             set_aside: prepared.set_aside,
             loss: prepared.loss,
             swept: AtomicI64::new(0),
@@ -300,14 +300,14 @@ impl SqliteStore {
                 StoreErrorKind::Closed,
                 "the writer of the state file has ended",
             )),
-            Err(ThreadReplyError::Hangs) => {
-                Err(StoreError::outcome_unknown(StoreErrorKind::Unreachable, HANGS))
+            Err(ThreadReplyError::Timeout) => {
+                Err(StoreError::outcome_unknown(StoreErrorKind::Unreachable, TIMEOUT_ADVICE))
             }
         }
     }
 
     /// Runs a lookup on a reader.
-    async fn look_up<T: Send + 'static>(
+    async fn run_query<T: Send + 'static>(
         &self,
         work: impl FnOnce(FileView<'_>) -> Result<T, SqliteFault> + Send + 'static,
     ) -> Result<T, StoreError> {
@@ -316,7 +316,9 @@ impl SqliteStore {
         match self.in_time(answer).await {
             Ok(answer) => answer,
             Err(ThreadReplyError::Gone) => Err(closed()),
-            Err(ThreadReplyError::Hangs) => Err(StoreError::not_done(StoreErrorKind::Unreachable, HANGS)),
+            Err(ThreadReplyError::Timeout) => {
+                Err(StoreError::not_done(StoreErrorKind::Unreachable, TIMEOUT_ADVICE))
+            }
         }
     }
 
@@ -327,13 +329,14 @@ impl SqliteStore {
         match tokio::time::timeout(limit, answer).await {
             Ok(answer) => answer.map_err(|_| ThreadReplyError::Gone),
             Err(_) => {
-                self.shared.record_failure(&StoreError::not_done(StoreErrorKind::Unreachable, HANGS));
-                Err(ThreadReplyError::Hangs)
+                self.shared
+                    .record_failure(&StoreError::not_done(StoreErrorKind::Unreachable, TIMEOUT_ADVICE));
+                Err(ThreadReplyError::Timeout)
             }
         }
     }
 
-    async fn look_and_claim(
+    async fn query_and_claim(
         &self,
         claim: &Claim,
         known: &LocalKnowledge,
@@ -342,13 +345,13 @@ impl SqliteStore {
         let known = Arc::new(known.clone());
         // A verdict that writes nothing may use any view of the file that is not older than the request. So it need
         // not wait for the writer while that waits for the disk. An idle writer is as fast.
-        let look = match (claim.intent, claim.role) {
+        let is_lookup = match (claim.intent, claim.role) {
             (ClaimIntent::Look, _) | (ClaimIntent::Take { .. }, ClaimRole::Waiter { .. }) => true,
             (ClaimIntent::Take { .. }, ClaimRole::Fresh) => self.operations.is_busy(),
         };
-        if look {
+        if is_lookup {
             let (claim, known) = (claim.clone(), known.clone());
-            match self.look_up(move |view| view.look(&claim, &known)).await {
+            match self.run_query(move |view| view.claim_verdict(&claim, &known)).await {
                 Ok(Some(verdict)) => return Ok(verdict),
                 Ok(None) => {}
                 Err(error) => return Err(error),
@@ -362,7 +365,7 @@ impl SqliteStore {
         let mut after = None;
         loop {
             let selection = selection.clone();
-            let found = self.look_up(move |view| view.finished(&selection, after, FLUSH)).await?;
+            let found = self.run_query(move |view| view.finished(&selection, after, FLUSH)).await?;
             let Some((last, _)) = found.last().copied() else { return Ok(removed) };
             let full = found.len() == FLUSH;
             removed += self.operate(move |tx| tx.remove_finished(&found)).await?;
@@ -403,7 +406,7 @@ impl StateStore for SqliteStore {
     }
 
     fn claim<'a>(&'a self, claim: &'a Claim, known: &'a LocalKnowledge) -> StoreFuture<'a, ClaimVerdict> {
-        Box::pin(self.look_and_claim(claim, known))
+        Box::pin(self.query_and_claim(claim, known))
     }
 
     fn start<'a>(&'a self, key: RecordKey, owner: &'a ClaimOwner) -> StoreFuture<'a, StartVerdict> {
@@ -458,13 +461,13 @@ impl StateStore for SqliteStore {
 
     fn settled<'a>(&'a self, key: RecordKey) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         Box::pin(async move {
-            let look = async || self.look_up(move |view| view.holder(key)).await.unwrap_or(None);
-            self.shared.followers.join(key).settled(look).await;
+            let find_holder = async || self.run_query(move |view| view.holder(key)).await.unwrap_or(None);
+            self.shared.followers.join(key).settled(find_holder).await;
         })
     }
 
     fn record(&self, key: RecordKey) -> StoreFuture<'_, Option<DedupeRecord>> {
-        Box::pin(self.look_up(move |view| view.record(key)))
+        Box::pin(self.run_query(move |view| view.record(key)))
     }
 
     fn records<'a>(
@@ -473,7 +476,7 @@ impl StateStore for SqliteStore {
         page: RecordPage,
     ) -> StoreFuture<'a, Vec<DedupeRecord>> {
         let selection = selection.clone();
-        Box::pin(self.look_up(move |view| view.records(&selection, page)))
+        Box::pin(self.run_query(move |view| view.records(&selection, page)))
     }
 
     fn flush<'a>(&'a self, flush: &'a FlushTarget) -> StoreFuture<'a, u64> {
@@ -491,7 +494,7 @@ impl StateStore for SqliteStore {
     fn sweep(&self) -> StoreFuture<'_, SweepResult> {
         Box::pin(async move {
             let after = self.swept.load(Ordering::Relaxed);
-            let (expired, next) = self.look_up(move |view| view.expired(after, SWEEP)).await?;
+            let (expired, next) = self.run_query(move |view| view.expired(after, SWEEP)).await?;
             self.swept.store(next, Ordering::Relaxed);
             self.operate(move |tx| tx.sweep(&expired)).await
         })
@@ -499,7 +502,7 @@ impl StateStore for SqliteStore {
 
     fn read<'a>(&'a self, name: &'a DocumentName) -> StoreFuture<'a, Option<Document>> {
         let name = name.clone();
-        Box::pin(self.look_up(move |view| view.read(&name)))
+        Box::pin(self.run_query(move |view| view.read(&name)))
     }
 
     fn write<'a>(
@@ -512,7 +515,7 @@ impl StateStore for SqliteStore {
     }
 
     fn documents(&self, kind: DocumentKind) -> StoreFuture<'_, Vec<(DocumentName, Document)>> {
-        Box::pin(self.look_up(move |view| view.documents(kind)))
+        Box::pin(self.run_query(move |view| view.documents(kind)))
     }
 
     fn append<'a>(
@@ -530,12 +533,12 @@ impl StateStore for SqliteStore {
         query: &'a JournalQuery,
     ) -> StoreFuture<'a, Vec<(JournalPosition, JournalEntry)>> {
         let query = query.clone();
-        Box::pin(self.look_up(move |view| view.entries(&query)))
+        Box::pin(self.run_query(move |view| view.entries(&query)))
     }
 
     fn events(&self) -> broadcast::Receiver<StoreEvent> {
         let receiver = self.shared.events.subscribe();
-        self.shared.followers.stir();
+        self.shared.followers.request_wake();
         receiver
     }
 

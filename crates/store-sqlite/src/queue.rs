@@ -44,7 +44,7 @@ pub(crate) enum QueueError {
 }
 
 /// Longest wait of the later lane while the other one is never empty.
-const PATIENCE: Duration = Duration::from_millis(5);
+const LATER_LANE_DELAY: Duration = Duration::from_millis(5);
 
 impl<T> WorkQueue<T> {
     pub(crate) fn new(most: usize) -> Self {
@@ -81,7 +81,7 @@ impl<T> WorkQueue<T> {
         let mut state = self.state.lock();
         state.busy = false;
         loop {
-            let overdue = state.later_since.is_some_and(|since| since.elapsed() >= PATIENCE);
+            let overdue = state.later_since.is_some_and(|since| since.elapsed() >= LATER_LANE_DELAY);
             if !state.soon.is_empty() && !overdue {
                 let count = state.soon.len().min(most);
                 into.extend(state.soon.drain(..count));
@@ -132,7 +132,7 @@ impl<T> WorkQueue<T> {
     }
 
     /// Returns a guard that closes the queue when the consumer ends, even by a panic, so that no caller waits for it.
-    pub(crate) fn taker(&self) -> QueueConsumer<'_, T> {
+    pub(crate) fn consumer(&self) -> QueueConsumer<'_, T> {
         QueueConsumer(self)
     }
 
@@ -186,7 +186,7 @@ mod tests {
         queue.state.lock().later_since = Some(Instant::now() + Duration::from_secs(3600));
         assert_eq!(queue.take(&mut taken, 9), Some(QueueLane::Soon));
         queue.push("soon again", QueueLane::Soon).unwrap();
-        queue.state.lock().later_since = Instant::now().checked_sub(PATIENCE);
+        queue.state.lock().later_since = Instant::now().checked_sub(LATER_LANE_DELAY);
         assert_eq!(queue.take(&mut taken, 9), Some(QueueLane::Later));
         assert_eq!(queue.take(&mut taken, 9), Some(QueueLane::Soon));
         assert_eq!(taken, ["soon", "later", "soon again"]);

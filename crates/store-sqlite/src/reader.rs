@@ -71,12 +71,12 @@ const BATCH: usize = 64;
 impl SqliteReader {
     pub(crate) fn run(mut self) {
         let queue = self.queue.clone();
-        let _taker = queue.taker();
+        let _consumer = queue.consumer();
         let mut batch = Vec::new();
         while self.queue.take(&mut batch, BATCH).is_some() {
             match self.link.connection(&self.shared) {
                 Ok(sql) => {
-                    if answer_all(sql, &self.shared, &mut batch).is_err() {
+                    if reply_all(sql, &self.shared, &mut batch).is_err() {
                         self.link.forget();
                     }
                 }
@@ -86,7 +86,7 @@ impl SqliteReader {
     }
 }
 
-fn answer_all(
+fn reply_all(
     sql: &Connection,
     shared: &SqliteShared,
     batch: &mut Vec<Box<dyn LookupRequest>>,
@@ -98,7 +98,7 @@ fn answer_all(
     }
     let view = FileView { sql, shared };
     let mut broken = None;
-    if let Err(fault) = view.is_of_today() {
+    if let Err(fault) = view.check_format() {
         refuse_all(&fault, shared, batch);
         broken = fault.breaks_connection().then(|| fault.trouble());
     }

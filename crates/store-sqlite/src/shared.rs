@@ -140,13 +140,13 @@ impl SqliteShared {
         *self.last.lock() = commit;
         self.note.raise(commit);
         if accepts_loss {
-            self.note.forget_loss(commit.marker);
+            self.note.clear_loss(commit.marker);
         }
     }
 
     /// Records that the whole WAL was checkpointed after this commit, and the file synced.
     pub(crate) fn record_checkpoint(&self, commit: Commit) {
-        self.note.raise_in_file(commit);
+        self.note.raise_file(commit);
     }
 
     pub(crate) fn last(&self) -> Commit {

@@ -23,7 +23,7 @@ use steadfast_store::loss_name;
 use crate::columns::last_commit;
 use crate::commit_note::{self, BootId, CommitNoteContent, CommitNoteFile, NoteFileState};
 use crate::fault::is_busy;
-use crate::files::{beside, folder_of, private};
+use crate::files::{folder_of, private, with_suffix};
 use crate::schema;
 
 /// The path of the file, and the actions allowed on it.
@@ -39,7 +39,7 @@ pub(crate) struct StateFile {
 
 impl StateFile {
     pub(crate) fn note(&self) -> CommitNoteFile {
-        CommitNoteFile::at(commit_note::beside(&self.path), self.boot)
+        CommitNoteFile::at(commit_note::with_suffix(&self.path), self.boot)
     }
 }
 
@@ -153,19 +153,19 @@ pub(crate) fn prepare(
 ) -> Result<PreparedFile, SqliteOpenError> {
     make_folder(&place.path)?;
     let before = PreOpenState::read(place)?;
-    match look(place, IntegrityCheck::Checked) {
+    match inspect_file(place, IntegrityCheck::Checked) {
         Ok(FileCheck::Sound(last))
             if before.is_of(last) && before.loss(CommitHistory::UpTo(last), known, now).is_none() =>
         {
             // Without a WAL everything is in the file, which was synced before the WAL was removed.
             if !has_log(place) {
-                before.file.raise_in_file(last);
+                before.file.raise_file(last);
             }
             restrict_permissions(&place.path);
             return Ok(PreparedFile { last, loss: None, set_aside: None });
         }
         Ok(FileCheck::Sound(_) | FileCheck::Empty | FileCheck::Older(_)) => {}
-        Err(error) if may_be_set_aside(place, &error) => {}
+        Err(error) if is_replaceable(place, &error) => {}
         Err(error) => return Err(error),
     }
     let lock = lock(place)?;
@@ -180,9 +180,9 @@ pub(crate) fn prepare(
 pub(crate) fn inspect(place: &StateFile) -> Result<(), SqliteOpenError> {
     let folder = folder_of(&place.path);
     may_be_written(&folder).map_err(|error| SqliteOpenError::Folder { folder, error })?;
-    match look(place, IntegrityCheck::Unchecked) {
+    match inspect_file(place, IntegrityCheck::Unchecked) {
         Ok(FileCheck::Sound(_) | FileCheck::Empty | FileCheck::Older(_)) => Ok(()),
-        Err(error) if may_be_set_aside(place, &error) => Ok(()),
+        Err(error) if is_replaceable(place, &error) => Ok(()),
         Err(error) => Err(error),
     }
 }
@@ -234,7 +234,7 @@ enum IntegrityCheck {
     Unchecked,
 }
 
-fn look(place: &StateFile, integrity: IntegrityCheck) -> Result<FileCheck, SqliteOpenError> {
+fn inspect_file(place: &StateFile, integrity: IntegrityCheck) -> Result<FileCheck, SqliteOpenError> {
     let path = &place.path;
     match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(FileCheck::Empty),
@@ -293,15 +293,15 @@ fn look(place: &StateFile, integrity: IntegrityCheck) -> Result<FileCheck, Sqlit
 fn repair(place: &StateFile, known: Option<Commit>, now: Timestamp) -> Result<PreparedFile, SqliteOpenError> {
     let before = PreOpenState::read(place)?;
     let mut set_aside = None;
-    let looked = match look(place, IntegrityCheck::Checked) {
-        Err(error) if may_be_set_aside(place, &error) => {
-            set_aside = Some(move_aside(&place.path, now)?);
+    let looked = match inspect_file(place, IntegrityCheck::Checked) {
+        Err(error) if is_replaceable(place, &error) => {
+            set_aside = Some(set_file_aside(&place.path, now)?);
             None
         }
         // A WAL without its file is the rest of a lost file, and SQLite would delete it. Without a note, it is the
         // only evidence. A process that dies while it creates the file also leaves a WAL, but its file has no header.
         Ok(FileCheck::Empty) if before.has_log && (before.note.noted().is_some() || has_no_head(place)) => {
-            set_aside = Some(move_aside(&place.path, now)?);
+            set_aside = Some(set_file_aside(&place.path, now)?);
             before.note.noted().map(|_| FileCheck::Empty)
         }
         other => Some(other?),
@@ -340,7 +340,7 @@ fn make(place: &StateFile, from: usize) -> Result<Commit, SqliteOpenError> {
     schema::migrate(&step, from).map_err(sql)?;
     step.commit().map_err(sql)?;
     drop(file);
-    match look(place, IntegrityCheck::Checked)? {
+    match inspect_file(place, IntegrityCheck::Checked)? {
         FileCheck::Sound(last) => Ok(last),
         FileCheck::Empty | FileCheck::Older(_) => Err(file_error(path, &"it does not keep writes")),
     }
@@ -460,11 +460,11 @@ fn commits_in_file(_: &Path) -> Option<u64> {
 
 /// Returns true if there is a WAL that is not empty.
 pub(crate) fn has_log(place: &StateFile) -> bool {
-    fs::metadata(beside(&place.path, "-wal")).is_ok_and(|log| log.len() > 0)
+    fs::metadata(with_suffix(&place.path, "-wal")).is_ok_and(|log| log.len() > 0)
 }
 
 fn note_error(place: &StateFile, error: &io::Error) -> SqliteOpenError {
-    let note = commit_note::beside(&place.path);
+    let note = commit_note::with_suffix(&place.path);
     file_error(&place.path, &format!("{}: {error}", note.file_name().unwrap_or_default().display()))
 }
 
@@ -491,7 +491,7 @@ fn store_loss(file: &Connection, loss: &RecordLoss) -> rusqlite::Result<()> {
     Ok(())
 }
 
-fn may_be_set_aside(place: &StateFile, error: &SqliteOpenError) -> bool {
+fn is_replaceable(place: &StateFile, error: &SqliteOpenError) -> bool {
     let unusable = match error {
         SqliteOpenError::Foreign { .. } | SqliteOpenError::Damaged { .. } => true,
         SqliteOpenError::Folder { .. }
@@ -572,7 +572,7 @@ fn restrict_permissions(path: &Path) {
     #[cfg(unix)]
     for suffix in ["", "-wal", "-shm", "-commits", ".lock"] {
         use std::os::unix::fs::PermissionsExt;
-        let path = beside(path, suffix);
+        let path = with_suffix(path, suffix);
         if fs::metadata(&path).is_ok_and(|found| found.permissions().mode() & 0o077 != 0) {
             // If the file belongs to another user, that user decides who can access it.
             let _ = fs::set_permissions(&path, fs::Permissions::from_mode(0o600));
@@ -584,7 +584,7 @@ fn restrict_permissions(path: &Path) {
 
 /// The lock is released with the file handle, and when the process ends.
 fn lock(place: &StateFile) -> Result<File, SqliteOpenError> {
-    let path = beside(&place.path, ".lock");
+    let path = with_suffix(&place.path, ".lock");
     let refused = |error| SqliteOpenError::Folder { folder: folder_of(&place.path), error };
     let file = private().write(true).create(true).truncate(false).open(&path).map_err(refused)?;
     let until = Instant::now() + place.patience;
@@ -601,22 +601,22 @@ fn lock(place: &StateFile) -> Result<File, SqliteOpenError> {
 }
 
 /// The WAL is moved first: SQLite would replay it into a new empty file.
-fn move_aside(path: &Path, now: Timestamp) -> Result<PathBuf, SqliteOpenError> {
+fn set_file_aside(path: &Path, now: Timestamp) -> Result<PathBuf, SqliteOpenError> {
     let free = |number: u32| {
         let again = if number == 0 { String::new() } else { format!(".{number}") };
-        let name = beside(path, &format!(".damaged-{}{again}", now.as_millis()));
+        let name = with_suffix(path, &format!(".damaged-{}{again}", now.as_millis()));
         (!name.exists()).then_some(name)
     };
-    let aside = (0..1000)
+    let new_path = (0..1000)
         .find_map(free)
         .ok_or_else(|| file_error(path, &"there are too many damaged files beside it: remove some"))?;
     for suffix in ["-wal", "-shm", ""] {
-        match fs::rename(beside(path, suffix), beside(&aside, suffix)) {
+        match fs::rename(with_suffix(path, suffix), with_suffix(&new_path, suffix)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(file_error(path, &error)),
             Ok(()) | Err(_) => {}
         }
     }
-    Ok(aside)
+    Ok(new_path)
 }
 
 pub(crate) fn file_error(path: &Path, reason: &dyn fmt::Display) -> SqliteOpenError {

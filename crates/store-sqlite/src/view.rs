@@ -79,7 +79,7 @@ impl<'c> FileView<'c> {
 
     /// Checks the version of the file. A newer program may have migrated it while it was open here, and then the
     /// columns may have another meaning. Call it inside a transaction.
-    pub(crate) fn is_of_today(&self) -> Result<(), SqliteFault> {
+    pub(crate) fn check_format(&self) -> Result<(), SqliteFault> {
         let found: i64 = self.statement("PRAGMA user_version")?.query_row([], |row| row.get(0))?;
         if usize::try_from(found) == Ok(schema::VERSION) {
             return Ok(());
@@ -120,17 +120,17 @@ impl<'c> FileView<'c> {
         let see = |stored: &'_ Option<RecordRow>| {
             stored.as_ref().map(|stored| self.shared.sight.check_process(&stored.record.owner.process))
         };
-        let with_sight = |stored| Option::zip(record(stored), see(stored));
+        let with_owner_state = |stored| Option::zip(record(stored), see(stored));
         let found = FoundRecords {
-            followed: with_sight(&places.followed),
-            own: with_sight(&places.own),
-            indexed: with_sight(&places.indexed),
+            followed: with_owner_state(&places.followed),
+            own: with_owner_state(&places.own),
+            indexed: with_owner_state(&places.indexed),
         };
         decide_claim(claim, found, known, now)
     }
 
     /// Returns the verdict for a claim, unless it needs a write.
-    pub(crate) fn look(
+    pub(crate) fn claim_verdict(
         &self,
         claim: &Claim,
         known: &LocalKnowledge,

@@ -34,11 +34,11 @@ pub(crate) struct FileWatcher {
 }
 
 /// Polling interval after a change.
-const SOON: Duration = Duration::from_millis(1);
+const AFTER_CHANGE: Duration = Duration::from_millis(1);
 /// Longest polling interval while a follower waits for another process.
 const FOR_OTHERS: Duration = Duration::from_millis(20);
 /// Longest polling interval while only records of this process are followed, or there are only listeners.
-const FOR_NEWS: Duration = Duration::from_millis(200);
+const FOR_LISTENERS: Duration = Duration::from_millis(200);
 
 /// The change counter of the file, with the connection that it belongs to.
 type ChangeCounter = (u64, i64);
@@ -48,34 +48,34 @@ impl FileWatcher {
         let shared = self.shared.clone();
         let _closing = FollowersCloser(&shared.followers);
         let has_receivers = || shared.events.receiver_count() > 0;
-        let (mut last_change, mut interval) = (None, SOON);
+        let (mut last_change, mut interval) = (None, AFTER_CHANGE);
         loop {
             let until = Instant::now() + jittered(interval);
             match shared.followers.sleep(Some(until), has_receivers) {
                 SleepOutcome::Closed => return,
                 // A new follower read its record before it registered, and this thread may already have seen a change
                 // in between.
-                SleepOutcome::Stirred => (last_change, interval) = (None, SOON),
+                SleepOutcome::WakeRequested => (last_change, interval) = (None, AFTER_CHANGE),
                 SleepOutcome::Enough => {}
             }
             let before = last_change;
             let in_flight = shared.followers.in_flight();
             let longest = match in_flight.iter().any(|(_, holder)| holder.process != shared.process) {
                 true => FOR_OTHERS,
-                false => FOR_NEWS,
+                false => FOR_LISTENERS,
             };
-            if self.look(&mut last_change, &in_flight).is_err() {
+            if self.poll(&mut last_change, &in_flight).is_err() {
                 // The followers detect the error themselves.
                 shared.followers.wake_all();
                 self.link.forget();
-                (last_change, interval) = (None, FOR_NEWS);
+                (last_change, interval) = (None, FOR_LISTENERS);
                 continue;
             }
-            interval = if last_change == before { (interval * 3 / 2).min(longest) } else { SOON };
+            interval = if last_change == before { (interval * 3 / 2).min(longest) } else { AFTER_CHANGE };
         }
     }
 
-    fn look(
+    fn poll(
         &mut self,
         last_change: &mut Option<ChangeCounter>,
         in_flight: &[(RecordKey, RecordHolder)],

@@ -44,7 +44,7 @@ const PAGE_BYTES: u64 = 4096;
 /// Full size of the WAL, with room for the largest batches.
 const LOG_BYTES: u64 = 6 << 20;
 /// Free disk space that is needed for that.
-const ROOM: u64 = 64 << 20;
+const NEEDED_SPACE: u64 = 64 << 20;
 
 /// An operation for the writer.
 pub(crate) trait WriterOperation: Send {
@@ -121,13 +121,13 @@ enum TransactionOutcome {
     /// Another process holds the file. The remaining operations wait.
     Busy(SqliteFault),
     /// The transaction was rolled back. The remaining operations must be tried one by one.
-    Spoilt(SqliteFault),
+    Failed(SqliteFault),
 }
 
 impl SqliteWriter {
     pub(crate) fn run(mut self) {
         let queue = self.queue.clone();
-        let _taker = queue.taker();
+        let _consumer = queue.consumer();
         let mut batch = Vec::new();
         let (mut enlarged, mut longest) = (false, self.longest_log());
         while let Some(lane) = self.queue.take(&mut batch, BATCH) {
@@ -195,7 +195,7 @@ impl SqliteWriter {
     /// overwrite. So the WAL of a process that writes much gets its full size at once. While this process holds the
     /// write lock, no other one appends to the WAL, and its readers stop at the last frame.
     fn enlarge_log(&mut self) {
-        let log = files::beside(&self.shared.place.path, "-wal");
+        let log = files::with_suffix(&self.shared.place.path, "-wal");
         let Ok(sql) = self.link.connection(&self.shared) else { return };
         // If this fails, nothing changes except the speed.
         if let Ok(open) = OpenTransaction::begin(sql, TransactionMode::Writing) {
@@ -225,7 +225,7 @@ impl SqliteWriter {
                     }
                     outcome = self.attempt(batch, TransactionMode::Writing, lane);
                 }
-                TransactionOutcome::Spoilt(fault) => {
+                TransactionOutcome::Failed(fault) => {
                     let path = &self.shared.place.path;
                     if batch.len() > 1 {
                         for operation in std::mem::take(batch) {
@@ -234,7 +234,7 @@ impl SqliteWriter {
                     } else if fault.is_about_one_record() {
                         batch.drain(..).for_each(|operation| operation.answer(Err(fault.not_done(path))));
                     } else {
-                        answer_all(batch, &Err(fault.not_done(path)), &self.shared);
+                        reply_all(batch, &Err(fault.not_done(path)), &self.shared);
                     }
                     return;
                 }
@@ -252,7 +252,7 @@ impl SqliteWriter {
         let outcome = match self.link.connection(&self.shared) {
             Ok(sql) => transact(FileView { sql, shared: &self.shared }, &mut self.recent, batch, begin, lane),
             Err(fault) => {
-                answer_all(batch, &Err(fault.not_done(&self.shared.place.path)), &self.shared);
+                reply_all(batch, &Err(fault.not_done(&self.shared.place.path)), &self.shared);
                 return TransactionOutcome::Answered;
             }
         };
@@ -267,7 +267,7 @@ impl SqliteWriter {
                 if fault.breaks_connection() {
                     self.link.forget();
                 }
-                TransactionOutcome::Spoilt(fault)
+                TransactionOutcome::Failed(fault)
             }
         }
     }
@@ -283,7 +283,7 @@ fn transact(
 ) -> Result<TransactionOutcome, SqliteFault> {
     let FileView { sql, shared } = view;
     let mut open = OpenTransaction::begin(sql, begin)?;
-    view.is_of_today()?;
+    view.check_format()?;
     let mut tx = WriteTransaction::new(view, recent);
     let mut ran = Vec::with_capacity(batch.len());
     let mut waiting = std::mem::take(batch).into_iter();
@@ -325,18 +325,18 @@ fn transact(
             }
             shared.step(WriterStep::Noted);
             shared.followers.wake(&settled);
-            answer_all(&mut ran, &Ok(()), shared);
+            reply_all(&mut ran, &Ok(()), shared);
         }
         // Only the file can show if the commit happened.
         Err(fault) => {
-            answer_all(&mut ran, &Err(fault.unanswered(&shared.place.path)), shared);
+            reply_all(&mut ran, &Err(fault.unanswered(&shared.place.path)), shared);
             return Ok(TransactionOutcome::InDoubt);
         }
     }
     Ok(TransactionOutcome::Answered)
 }
 
-fn answer_all(
+fn reply_all(
     batch: &mut Vec<Box<dyn WriterOperation>>,
     result: &Result<(), StoreError>,
     shared: &SqliteShared,
@@ -357,13 +357,13 @@ fn fail_expired(batch: &mut Vec<Box<dyn WriterOperation>>, fault: &SqliteFault, 
         batch.drain(..).partition(|operation| operation.until() <= now);
     *batch = waiting;
     if !late.is_empty() {
-        answer_all(&mut late, &Err(fault.not_done(&shared.place.path)), shared);
+        reply_all(&mut late, &Err(fault.not_done(&shared.place.path)), shared);
     }
 }
 
 fn enlarge(log: &Path) -> io::Result<()> {
     // On a small disk, space matters more than speed.
-    if free_bytes(log).is_some_and(|free| free < ROOM) {
+    if free_bytes(log).is_some_and(|free| free < NEEDED_SPACE) {
         return Ok(());
     }
     let mut file = OpenOptions::new().append(true).open(log)?;

@@ -17,16 +17,16 @@ use steadfast_store_sqlite::{SqliteOptions, SqliteStore};
 use crate::folder::SqliteSuiteFolder;
 
 async fn two_handles() -> StoreFixture {
-    let mortals = Arc::new(SimulatedProcesses::default());
-    fixture(mortals.clone(), mortals, RecordCodec::default())
+    let simulated = Arc::new(SimulatedProcesses::default());
+    fixture(simulated.clone(), simulated, RecordCodec::default())
 }
 
 async fn two_handles_with_a_secret() -> StoreFixture {
-    let mortals = Arc::new(SimulatedProcesses::default());
+    let simulated = Arc::new(SimulatedProcesses::default());
     // Only the file differs, and unoptimised encryption is slow.
     StoreFixture {
         histories: 4,
-        ..fixture(mortals.clone(), mortals, RecordCodec::encrypted(&[7; 32]).unwrap())
+        ..fixture(simulated.clone(), simulated, RecordCodec::encrypted(&[7; 32]).unwrap())
     }
 }
 

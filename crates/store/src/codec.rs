@@ -318,10 +318,10 @@ mod tests {
             ));
         }
         // Announces a length within the limit, and decompresses to more.
-        let mut liar = lz4_flex::compress_prepend_size(&vec![b' '; 1 << 20]);
-        liar[..4].copy_from_slice(&1024_u32.to_le_bytes());
+        let mut forged = lz4_flex::compress_prepend_size(&vec![b' '; 1 << 20]);
+        forged[..4].copy_from_slice(&1024_u32.to_le_bytes());
         assert!(matches!(
-            RecordCodec::default().decode(key, &tagged(COMPRESSED, &liar)),
+            RecordCodec::default().decode(key, &tagged(COMPRESSED, &forged)),
             Err(DecodeError::Damaged)
         ));
     }

@@ -123,16 +123,16 @@ pub async fn probe(store: &dyn StateStore) -> Result<(), StoreError> {
     // The text is nearly incompressible.
     let blocks = (0..PROBE_BYTES / 64).map(|block| Digest::of(format!("{block} {now}").as_bytes()).to_hex());
     let body: Arc<str> = blocks.collect::<String>().into();
-    update_document(store, &name, now + PROBE_KEPT, |_| body.clone()).await
+    update_document(store, &name, now + PROBE_LIFETIME, |_| body.clone()).await
 }
 
 /// Size of the test data.
 const PROBE_BYTES: usize = 8192;
 /// The lifetime of the test data.
-const PROBE_KEPT: Duration = Duration::from_secs(3600);
+const PROBE_LIFETIME: Duration = Duration::from_secs(3600);
 
 /// Tries of an update if other processes are faster.
-const UPDATE_TRIES: u32 = 8;
+const UPDATE_ATTEMPTS: u32 = 8;
 
 /// Reads a document and writes the result of `change`. Tries again if another process was faster, and gives up after
 /// several tries.
@@ -143,7 +143,7 @@ pub async fn update_document(
     mut change: impl FnMut(Option<&Document>) -> Arc<str>,
 ) -> Result<(), StoreError> {
     let mut found = store.read(name).await?;
-    for _ in 0..UPDATE_TRIES {
+    for _ in 0..UPDATE_ATTEMPTS {
         let replaces = found.as_ref().map(|document| document.version);
         let write = DocumentWrite { replaces, body: Some(change(found.as_ref())), expires: Some(expires) };
         match store.write(name, write).await? {

@@ -39,10 +39,10 @@ impl OpenCalls {
     }
 
     /// Runs a function on the state of a call.
-    pub(crate) fn with<R>(&self, request: &CallRequest, look: impl FnOnce(&mut OpenCall) -> R) -> R {
+    pub(crate) fn with<R>(&self, request: &CallRequest, apply: impl FnOnce(&mut OpenCall) -> R) -> R {
         match self.shard(request).lock().get_mut(&request.run.0) {
-            Some(open) => look(open),
-            None => look(&mut OpenCall::default()),
+            Some(open) => apply(open),
+            None => apply(&mut OpenCall::default()),
         }
     }
 

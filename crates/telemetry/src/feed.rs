@@ -27,7 +27,7 @@ struct FeedInner {
     until: AtomicU64,
     began: Instant,
     /// Distinguishes the numbers of this feed from those of another.
-    life: u64,
+    generation: u64,
 }
 
 #[derive(Debug, Default)]
@@ -55,7 +55,7 @@ pub struct FeedEvent {
 #[derive(Clone, Debug)]
 pub enum FeedItem {
     /// The next event.
-    Happened(Arc<FeedEvent>),
+    Event(Arc<FeedEvent>),
     /// The number of events that are no longer kept. The next item is the oldest one that is.
     Missed(u64),
 }
@@ -67,7 +67,7 @@ const MOST_NOTIFICATIONS: usize = 100;
 /// The event name of notifications.
 pub(crate) const NOTIFICATION: &str = "notification";
 /// Time that a reader may be away without missing events.
-const AWAY: Duration = Duration::from_secs(60);
+const RESUME_TIME: Duration = Duration::from_secs(60);
 /// There are no readers, and none were there recently.
 const NEVER: u64 = u64::MAX - 1;
 /// There is a reader.
@@ -76,14 +76,14 @@ const ALWAYS: u64 = u64::MAX;
 impl Default for Feed {
     fn default() -> Self {
         let (last, until, began) = (watch::Sender::new(0), AtomicU64::new(NEVER), Instant::now());
-        let life = logs::now().as_millis();
-        Self(Arc::new(FeedInner { buffer: Mutex::default(), last, until, began, life }))
+        let generation = logs::now().as_millis();
+        Self(Arc::new(FeedInner { buffer: Mutex::default(), last, until, began, generation }))
     }
 }
 
 impl Feed {
     /// Returns a reader of the events after this number, or of new events.
-    pub fn read(&self, behind: Option<u64>) -> FeedReader {
+    pub fn read(&self, last_read: Option<u64>) -> FeedReader {
         let last = {
             let mut buffer = self.0.buffer.lock();
             buffer.readers += 1;
@@ -97,13 +97,13 @@ impl Feed {
             *self.0.last.borrow()
         };
         // A number that was never used is from an earlier process, so all events are new to this reader.
-        let behind = behind.map_or(last, |number| if number > last { 0 } else { number });
-        FeedReader { feed: self.clone(), behind, updates: self.0.last.subscribe() }
+        let last_read = last_read.map_or(last, |number| if number > last { 0 } else { number });
+        FeedReader { feed: self.clone(), last_read, updates: self.0.last.subscribe() }
     }
 
     /// Returns an id that distinguishes the numbers of this feed from those of another process.
-    pub fn life(&self) -> u64 {
-        self.0.life
+    pub fn generation(&self) -> u64 {
+        self.0.generation
     }
 
     /// Returns true if a line with this level is needed.
@@ -142,7 +142,7 @@ fn push(lines: &mut VecDeque<Arc<FeedEvent>>, line: Arc<FeedEvent>, most: usize)
 
 impl FeedBuffer {
     /// Returns the first line after this number that is still kept.
-    fn behind(&self, number: u64) -> Option<&Arc<FeedEvent>> {
+    fn next_after(&self, number: u64) -> Option<&Arc<FeedEvent>> {
         let first = |lines: &'_ VecDeque<Arc<FeedEvent>>| lines.partition_point(|line| line.number <= number);
         let (line, notification) =
             (self.lines.get(first(&self.lines)), self.notifications.get(first(&self.notifications)));
@@ -160,7 +160,7 @@ impl FeedInner {
 #[derive(Debug)]
 pub struct FeedReader {
     feed: Feed,
-    behind: u64,
+    last_read: u64,
     updates: watch::Receiver<u64>,
 }
 
@@ -168,7 +168,7 @@ impl FeedReader {
     /// Waits for the next item.
     pub async fn next(&mut self) -> FeedItem {
         loop {
-            if let Some(next) = self.at_hand() {
+            if let Some(next) = self.buffered_item() {
                 return next;
             }
             if self.updates.changed().await.is_err() {
@@ -178,21 +178,21 @@ impl FeedReader {
         }
     }
 
-    fn at_hand(&mut self) -> Option<FeedItem> {
+    fn buffered_item(&mut self) -> Option<FeedItem> {
         let last = *self.updates.borrow_and_update();
-        if self.behind >= last {
+        if self.last_read >= last {
             return None;
         }
         let buffer = self.feed.0.buffer.lock();
-        let line = buffer.behind(self.behind);
-        let missed = line.map_or(last, |line| line.number - 1).saturating_sub(self.behind);
+        let line = buffer.next_after(self.last_read);
+        let missed = line.map_or(last, |line| line.number - 1).saturating_sub(self.last_read);
         if missed > 0 {
-            self.behind += missed;
+            self.last_read += missed;
             return Some(FeedItem::Missed(missed));
         }
         let line = line?.clone();
-        self.behind = line.number;
-        Some(FeedItem::Happened(line))
+        self.last_read = line.number;
+        Some(FeedItem::Event(line))
     }
 }
 
@@ -202,7 +202,7 @@ impl Drop for FeedReader {
         let mut buffer = feed.buffer.lock();
         buffer.readers -= 1;
         if buffer.readers == 0 {
-            feed.until.store(feed.now() + steadfast_core::millis(AWAY), Ordering::Relaxed);
+            feed.until.store(feed.now() + steadfast_core::millis(RESUME_TIME), Ordering::Relaxed);
         }
     }
 }
@@ -214,7 +214,7 @@ mod tests {
     use super::*;
     use crate::logs::LogField;
 
-    fn tell(feed: &Feed, text: &str) {
+    fn write_text(feed: &Feed, text: &str) {
         let mut entry = LogEntry::new(LogLineLevel::Debug, "told", Timestamp::from_millis(0));
         entry.field("text", &LogField::Text(text));
         feed.write(&entry);
@@ -223,7 +223,7 @@ mod tests {
     async fn read(reader: &mut FeedReader) -> String {
         let next = tokio::time::timeout(Duration::from_secs(1), reader.next()).await;
         match next.expect("something was to be told") {
-            FeedItem::Happened(line) => format!("{} {} {}", line.number, line.event, line.text),
+            FeedItem::Event(line) => format!("{} {} {}", line.number, line.event, line.text),
             FeedItem::Missed(number) => format!("missed {number}"),
         }
     }
@@ -239,7 +239,7 @@ mod tests {
         drop(reader);
         let until = feed.0.until.load(Ordering::Relaxed);
         assert!(
-            (steadfast_core::millis(AWAY)..NEVER).contains(&until),
+            (steadfast_core::millis(RESUME_TIME)..NEVER).contains(&until),
             "lines are made for a while: {until}"
         );
         for (until, expected) in [(NEVER - 1, true), (0, false)] {
@@ -253,23 +253,23 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_that_was_away_too_long_gets_a_missed_item() {
+    async fn a_reader_that_was_disconnected_too_long_gets_a_missed_item() {
         let feed = Feed::default();
         let mut reader = feed.read(None);
-        tell(&feed, "a");
+        write_text(&feed, "a");
         read(&mut reader).await;
         drop(reader);
-        feed.0.until.fetch_sub(steadfast_core::millis(AWAY), Ordering::Relaxed);
+        feed.0.until.fetch_sub(steadfast_core::millis(RESUME_TIME), Ordering::Relaxed);
         assert_eq!(read(&mut feed.read(Some(1))).await, "missed 1");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_reader_gets_new_events_or_those_after_its_last_one() {
         let feed = Feed::default();
-        tell(&feed, "before");
+        write_text(&feed, "before");
         let mut reader = feed.read(None);
-        tell(&feed, "a");
-        tell(&feed, "password=hunter2-and-more");
+        write_text(&feed, "a");
+        write_text(&feed, "password=hunter2-and-more");
         let line = |number, text| {
             format!(
                 r#"{number} told {{"time":"1970-01-01T00:00:00.000Z","level":"debug","event":"told","text":"{text}"}}"#
@@ -281,12 +281,12 @@ mod tests {
         assert_eq!(read(&mut feed.read(Some(99))).await, line(1, "before"), "a number of another life");
         let waiting = tokio::spawn(async move { read(&mut reader).await });
         tokio::task::yield_now().await;
-        tell(&feed, "b");
+        write_text(&feed, "b");
         assert_eq!(waiting.await.unwrap(), line(4, "b"));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn notifications_are_kept_without_readers_and_among_many_events() {
+    async fn notifications_are_stored_without_readers_and_among_many_events() {
         let feed = Feed::default();
         let notify =
             || feed.write(&LogEntry::new(LogLineLevel::Warn, NOTIFICATION, Timestamp::from_millis(0)));
@@ -295,7 +295,7 @@ mod tests {
         let mut reader = feed.read(Some(0));
         assert!(is(read(&mut reader).await, 1));
         for number in 0..MOST {
-            tell(&feed, &number.to_string());
+            write_text(&feed, &number.to_string());
         }
         notify();
         let mut late = feed.read(Some(0));
@@ -305,7 +305,7 @@ mod tests {
         // A reader that returns after a long time gets the notifications meanwhile, and an item that it may have
         // missed more.
         drop((reader, late));
-        feed.0.until.fetch_sub(steadfast_core::millis(AWAY), Ordering::Relaxed);
+        feed.0.until.fetch_sub(steadfast_core::millis(RESUME_TIME), Ordering::Relaxed);
         notify();
         let last = MOST as u64 + 2;
         let mut back = feed.read(Some(last));
@@ -322,7 +322,7 @@ mod tests {
         let feed = Feed::default();
         let mut reader = feed.read(None);
         for number in 0..MOST + 3 {
-            tell(&feed, &number.to_string());
+            write_text(&feed, &number.to_string());
         }
         assert_eq!(read(&mut reader).await, "missed 3");
         assert!(read(&mut reader).await.starts_with("4 "));

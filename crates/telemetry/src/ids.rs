@@ -13,7 +13,7 @@ use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator};
 pub(crate) struct SpanIdGenerator(RandomIdGenerator);
 
 thread_local! {
-    static GIVEN: Cell<Option<(TraceId, SpanId)>> = const { Cell::new(None) };
+    static CURRENT_IDS: Cell<Option<(TraceId, SpanId)>> = const { Cell::new(None) };
 }
 
 /// Builds one span with these ids. If it has a parent, its trace is the one of the parent.
@@ -22,20 +22,20 @@ pub(crate) fn with_ids<S>(trace: TraceId, span: SpanId, build: impl FnOnce() -> 
     struct SpanIdReset;
     impl Drop for SpanIdReset {
         fn drop(&mut self) {
-            GIVEN.set(None);
+            CURRENT_IDS.set(None);
         }
     }
-    GIVEN.set(Some((trace, span)));
-    let _taken = SpanIdReset;
+    CURRENT_IDS.set(Some((trace, span)));
+    let _reset = SpanIdReset;
     build()
 }
 
 impl IdGenerator for SpanIdGenerator {
     fn new_trace_id(&self) -> TraceId {
-        GIVEN.get().map_or_else(|| self.0.new_trace_id(), |(trace, _)| trace)
+        CURRENT_IDS.get().map_or_else(|| self.0.new_trace_id(), |(trace, _)| trace)
     }
 
     fn new_span_id(&self) -> SpanId {
-        GIVEN.get().map_or_else(|| self.0.new_span_id(), |(_, span)| span)
+        CURRENT_IDS.get().map_or_else(|| self.0.new_span_id(), |(_, span)| span)
     }
 }

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn sf_6_a_name_that_is_a_secret_is_no_label() {
+    fn sf_6_a_name_that_is_a_secret_is_not_a_label() {
         let label = Label::name("bank/ghp_16C7e42F292c6912E7710c838347Ae178B4a");
         assert!(!label.as_str().contains("16C7e42F"), "{label:?}");
         assert!(Label::name(&"long ".repeat(100)).as_str().len() <= MOST_BYTES);

@@ -37,11 +37,11 @@ mod tests {
 
     #[test]
     fn repeated_events_are_logged_once_per_period_with_the_number_of_the_others() {
-        let (seldom, at) = (LogThrottle::default(), Timestamp::from_millis);
-        assert_eq!(seldom.due(at(100_000)), Some(0));
-        assert_eq!(seldom.due(at(100_001)), None);
-        assert_eq!(seldom.due(at(109_999)), None);
-        assert_eq!(seldom.due(at(110_000)), Some(2));
-        assert_eq!(seldom.due(at(50_000)), Some(0));
+        let (throttle, at) = (LogThrottle::default(), Timestamp::from_millis);
+        assert_eq!(throttle.due(at(100_000)), Some(0));
+        assert_eq!(throttle.due(at(100_001)), None);
+        assert_eq!(throttle.due(at(109_999)), None);
+        assert_eq!(throttle.due(at(110_000)), Some(2));
+        assert_eq!(throttle.due(at(50_000)), Some(0));
     }
 }

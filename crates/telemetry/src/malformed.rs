@@ -206,7 +206,7 @@ mod tests {
             Ok(steadfast_core::output::ToolOutput { content, metadata: None })
         };
         engine.call(read("2", "call_1"), works).await;
-        assert!(malformed.flush(crate::tests::PATIENCE));
+        assert!(malformed.flush(crate::tests::TEST_TIMEOUT));
         let text = fs::read_to_string(&path).unwrap();
         let lines: Vec<serde_json::Value> =
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -199,7 +199,7 @@ impl Telemetry {
                 self.log(of, open, LogLineLevel::Error, "tool_call_conflict", &[]);
             }
             // The approval queue reports how many calls wait, here and in other processes.
-            CallNotice::ApprovalAsked => {
+            CallNotice::ApprovalRequested => {
                 self.turn_to(open, CallActivity::AwaitingApproval, at);
                 self.log(of, open, LogLineLevel::Warn, "tool_call_approval_asked", &[]);
             }
@@ -300,24 +300,24 @@ impl Telemetry {
                 self.event(of, open, "tool_call_fence_lost", vec![]);
                 self.log(of, open, LogLineLevel::Warn, "tool_call_fence_lost", &[]);
             }
-            CallNotice::StoreFailed { continues: goes_on } => {
-                self.event(of, open, "tool_call_store_failed", vec![own("goes_on", *goes_on)]);
+            CallNotice::StoreFailed { continues } => {
+                self.event(of, open, "tool_call_store_failed", vec![own("goes_on", *continues)]);
                 self.log(
                     of,
                     open,
                     LogLineLevel::Warn,
                     "tool_call_store_failed",
-                    &[("goesOn", LogField::Flag(*goes_on))],
+                    &[("goesOn", LogField::Flag(*continues))],
                 );
             }
-            CallNotice::WouldHave(shadowed) => {
+            CallNotice::Shadowed(shadowed) => {
                 let (code, layer) = match shadowed {
                     ShadowDecision::Refused(code) | ShadowDecision::Failed(code) => {
                         (Some(code.as_str()), None)
                     }
-                    ShadowDecision::Remarked(layer) => (None, Some(layer.as_str())),
+                    ShadowDecision::GuardRemark(layer) => (None, Some(layer.as_str())),
                     ShadowDecision::Duplicate
-                    | ShadowDecision::Asked
+                    | ShadowDecision::ApprovalRequested
                     | ShadowDecision::Retried
                     | ShadowDecision::Cut => (None, None),
                 };

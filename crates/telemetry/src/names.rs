@@ -233,8 +233,8 @@ pub(crate) const fn turn_event(event: TraceEventType) -> &'static str {
     }
 }
 
-pub(crate) const fn deed(deed: AuditAction) -> &'static str {
-    match deed {
+pub(crate) const fn operator_action(action: AuditAction) -> &'static str {
+    match action {
         AuditAction::Approved => "approved",
         AuditAction::Denied => "denied",
         AuditAction::BreakerForcedOpen => "breaker_forced_open",
@@ -253,11 +253,11 @@ pub(crate) const fn shadowed(shadowed: ShadowDecision) -> &'static str {
     match shadowed {
         ShadowDecision::Duplicate => "duplicate",
         ShadowDecision::Refused(_) => "refused",
-        ShadowDecision::Asked => "asked",
+        ShadowDecision::ApprovalRequested => "asked",
         ShadowDecision::Retried => "retried",
         ShadowDecision::Cut => "cut",
         ShadowDecision::Failed(_) => "told",
-        ShadowDecision::Remarked(_) => "remarked",
+        ShadowDecision::GuardRemark(_) => "remarked",
     }
 }
 

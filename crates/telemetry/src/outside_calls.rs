@@ -79,12 +79,12 @@ impl Telemetry {
     }
 
     fn record_operator_action(&self, entry: &AuditEntry) {
-        let deed = names::deed(entry.deed);
-        self.metrics.on.by_hand.add([deed.into()]);
+        let action = names::operator_action(entry.deed);
+        self.metrics.on.by_hand.add([action.into()]);
         let by = entry.by.to_string();
         let fields = [
             ("by", LogField::Text(&by)),
-            ("deed", LogField::Own(deed)),
+            ("deed", LogField::Own(action)),
             ("on", LogField::Text(&entry.on)),
             ("tenantId", LogField::text(entry.tenant.as_ref().map(|tenant| tenant.as_str()))),
             ("before", LogField::text(entry.before.as_deref())),

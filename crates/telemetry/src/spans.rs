@@ -183,15 +183,15 @@ impl CallTracer {
 }
 
 /// Converts an event of a turn.
-fn event(happened: &trace::TraceEvent) -> Event {
-    let mut attributes = vec![sentence("sentence", &happened.sentence)];
-    if let Some(decision) = happened.decision {
+fn event(recorded: &trace::TraceEvent) -> Event {
+    let mut attributes = vec![sentence("sentence", &recorded.sentence)];
+    if let Some(decision) = recorded.decision {
         attributes.push(own("decision", names::strategy(decision)));
     }
-    if let Some(code) = happened.code {
+    if let Some(code) = recorded.code {
         attributes.push(own("error.type", code.as_str()));
     }
-    Event::new(names::turn_event(happened.event_type), time(happened.timestamp), attributes, 0)
+    Event::new(names::turn_event(recorded.event_type), time(recorded.timestamp), attributes, 0)
 }
 
 /// An attribute with a text for operators.

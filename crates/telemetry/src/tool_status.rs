@@ -107,9 +107,9 @@ fn remember<K: Ord + Clone, S: Copy>(
     states.remove(&key);
     if badness(state) > 0 {
         if states.len() >= MOST_STATES
-            && let Some((least, mildest)) = states.iter().min_by_key(|(_, state)| badness(**state))
+            && let Some((least, least_bad)) = states.iter().min_by_key(|(_, state)| badness(**state))
         {
-            if badness(*mildest) < badness(state) {
+            if badness(*least_bad) < badness(state) {
                 let least = least.clone();
                 states.remove(&least);
                 states.insert(key, state);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn states_are_bounded_and_the_worst_is_kept() {
+    fn states_are_bounded_and_the_worst_is_stored() {
         let standing = ToolStatus::default();
         for number in 0..1000 {
             standing.trust(&format!("signature {number}").into(), TrustState::Recovering);

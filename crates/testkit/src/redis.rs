@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Limit against hanging, not a measurement: for a response of a server, the formation of a cluster, or a failover.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A Redis server.
@@ -63,10 +63,10 @@ impl RedisServer {
     /// Returns a port that stays unused while this process lives: for a second port of a server, or for a server that
     /// does not exist.
     pub fn free_port() -> u16 {
-        static HELD: Mutex<Vec<RedisPort>> = Mutex::new(Vec::new());
+        static RESERVED_PORTS: Mutex<Vec<RedisPort>> = Mutex::new(Vec::new());
         let port = RedisPort::reserve();
         let number = port.number;
-        HELD.lock().unwrap_or_else(PoisonError::into_inner).push(port);
+        RESERVED_PORTS.lock().unwrap_or_else(PoisonError::into_inner).push(port);
         number
     }
 
@@ -108,7 +108,7 @@ impl RedisServer {
         // The port is still reserved for this server.
         self.spawn();
         assert!(
-            self.answers_before(Instant::now() + PATIENCE),
+            self.answers_before(Instant::now() + TEST_TIMEOUT),
             "redis-server does not start again: {}",
             self.log()
         );
@@ -129,7 +129,7 @@ impl RedisServer {
             let (port, folder, (settings, others)) = (RedisPort::reserve(), new_folder(), settings());
             let mut server = Self { port, _others: others, folder, settings, kind, process: None };
             server.spawn();
-            if server.answers_before(Instant::now() + PATIENCE) {
+            if server.answers_before(Instant::now() + TEST_TIMEOUT) {
                 return server;
             }
         }
@@ -180,7 +180,7 @@ impl RedisServer {
 
     fn try_command(&self, words: &[&str]) -> io::Result<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port()))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TEST_TIMEOUT))?;
         let mut request = format!("*{}\r\n", words.len());
         for word in words {
             request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
@@ -259,14 +259,14 @@ struct RedisPort {
 impl RedisPort {
     /// Below the ephemeral ports of common systems.
     const RANGE: (u64, u64) = (10_000, 30_000);
-    const STANDS_FOR_IT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+    const RESERVATION_ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
     fn reserve() -> Self {
         for _ in 0..1000 {
             let (from, to) = Self::RANGE;
             let drawn = from + RandomState::new().build_hasher().finish() % (to - from);
             let number = u16::try_from(drawn).expect("the range is one of ports");
-            let listener = match TcpListener::bind((Self::STANDS_FOR_IT, number)) {
+            let listener = match TcpListener::bind((Self::RESERVATION_ADDRESS, number)) {
                 Ok(listener) => Some(listener),
                 // Some systems have one address only.
                 Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => None,
@@ -494,12 +494,12 @@ const NEVER_MILLIS: &str = "3600000";
 
 /// Waits for a condition that a server reaches at its own pace.
 pub fn eventually(condition: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     while !holds() {
         assert!(
             Instant::now() < deadline,
-            "after {} s it is still not so that {condition}",
-            PATIENCE.as_secs()
+            "after {} s this is not true yet: {condition}",
+            TEST_TIMEOUT.as_secs()
         );
         thread::sleep(PAUSE);
     }
@@ -616,7 +616,7 @@ mod tests {
         assert!(TcpStream::connect(("127.0.0.1", one.number)).is_err());
         if one._listener.is_some() {
             assert!(
-                TcpListener::bind((RedisPort::STANDS_FOR_IT, one.number)).is_err(),
+                TcpListener::bind((RedisPort::RESERVATION_ADDRESS, one.number)).is_err(),
                 "nobody else can reserve it"
             );
         }

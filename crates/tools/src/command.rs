@@ -53,7 +53,7 @@ impl CommandTool {
             folder: cwd.clone(),
             // The command gets no other variables of this process.
             environment: Environment::allowed_and(env::vars_os(), &given),
-            patience: PATIENCE,
+            patience: STOP_TIMEOUTS,
         };
         Ok(Self { parts: Arc::new(CommandParts { tool, launch, leash, secrets }) })
     }
@@ -97,7 +97,7 @@ impl CommandParts {
             () = attempt.cancelled() => {
                 // Output after that comes from a program that was asked to end, so it proves neither success nor
                 // failure.
-                child.stop(&PATIENCE).await;
+                child.stop(&STOP_TIMEOUTS).await;
                 return Err(cancelled_fault(begin));
             }
         };
@@ -200,7 +200,7 @@ async fn exchange(
             },
             exit = child.wait_until_gone() => {
                 // Buffered output is read at once. A process that left the group may keep the pipe open forever.
-                let output_end = timeout(LAST_WORDS, &mut transfer).await;
+                let output_end = timeout(OUTPUT_GRACE, &mut transfer).await;
                 (exit, output_end.unwrap_or(OutputEnd::All))
             }
         }
@@ -248,8 +248,8 @@ fn not_started(error: &LaunchError) -> AttemptError {
 }
 
 /// Timeout of each step of ending a command. Further output is not needed, so it is asked to end at once.
-const PATIENCE: StopTimeouts =
+const STOP_TIMEOUTS: StopTimeouts =
     StopTimeouts { stdin: Duration::ZERO, term: Duration::from_secs(2), kill: Duration::from_secs(6) };
-const LAST_WORDS: Duration = Duration::from_millis(50);
+const OUTPUT_GRACE: Duration = Duration::from_millis(50);
 /// Number of lines of stderr in a fault message.
 const SHOWN_LINES: usize = 8;

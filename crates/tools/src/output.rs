@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_is_an_answer_as_it_is_and_anything_else_is_text() {
+    fn json_output_is_unchanged_and_other_output_is_text() {
         for (output, content_is) in [
             (&b""[..], "null"),
             (b" \r\n", "null"),

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_is_held_until_its_deadline_unless_its_process_is_gone_or_it_was_released() {
+    fn a_turn_is_held_until_its_deadline_unless_its_process_ended_or_it_was_released() {
         let (hold, submitted) = taken(None, 1);
         assert_eq!((submitted, hold.replaced_version()), (SubmissionHistory::First, None));
         let document = hold.document().clone();

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_has_begun_when_an_attempt_runs_or_it_waits_for_an_in_flight_call() {
+    fn a_call_has_started_when_an_attempt_runs_or_it_waits_for_an_in_flight_call() {
         let mut progress = CallProgress::default();
         assert!(!progress.has_started());
         progress.record(&CallNotice::Following);

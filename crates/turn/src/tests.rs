@@ -120,7 +120,7 @@ impl TurnHarness {
     }
 
     /// Returns the sentences of the trace.
-    fn story(&self) -> Vec<String> {
+    fn sentences(&self) -> Vec<String> {
         let mut trace = TurnTrace::start(TraceId::from_bytes([1; 16]), None, 1000, Timestamp::ZERO);
         self.notes.iter().for_each(|note| trace.record(note, None).unwrap());
         trace.events().iter().map(|event| event.sentence.clone()).collect()
@@ -128,7 +128,7 @@ impl TurnHarness {
 
     #[track_caller]
     fn assert_event(&self, sentence: &str) {
-        assert!(self.story().iter().any(|event| event.starts_with(sentence)), "{:#?}", self.story());
+        assert!(self.sentences().iter().any(|event| event.starts_with(sentence)), "{:#?}", self.sentences());
     }
 }
 

@@ -46,7 +46,7 @@ fn fixed_point(value: JsonValue<'_>, form: CanonicalForm<'_>) {
     let again = JsonDocument::parse(once.as_bytes(), JsonLimits { bytes: usize::MAX, depth: usize::MAX });
     match again {
         Ok(document) => assert_eq!(canonicalizer.write(document.root(), form), once, "under {form:?}"),
-        Err(mistake) => unreachable!("the canonical form is no JSON, {mistake:?}: {once}"),
+        Err(mistake) => unreachable!("the canonical form is not valid JSON, {mistake:?}: {once}"),
     }
 }
 
@@ -163,7 +163,7 @@ fn is_json(text: &str) -> bool {
 /// Checks that the summary of arguments is JSON of bounded size.
 fn shown(params: JsonValue<'_>) {
     let summary = steadfast_redact::summary(params);
-    assert!(is_json(summary.as_str()), "the summary is no JSON: {}", summary.as_str());
+    assert!(is_json(summary.as_str()), "the summary is not valid JSON: {}", summary.as_str());
     assert!(
         summary.as_str().len() <= steadfast_redact::MAX_SUMMARY_BYTES,
         "{} bytes",

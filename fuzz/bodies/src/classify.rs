@@ -93,10 +93,13 @@ fn built_in(fault: &AttemptFault) {
     let judged = judge(fault, &Overrides::default(), NOW);
     assert_eq!(judged, judge(fault, &Overrides::default(), NOW), "judged differently the second time");
     sound(&judged);
-    let wordless =
+    let without_message =
         judge(&AttemptFault { message: String::new(), ..fault.clone() }, &Overrides::default(), NOW);
     if judged.reach.proves_not_run() {
-        assert!(wordless.reach.proves_not_run(), "words prove that it did not run: {fault:?} is {judged:?}");
+        assert!(
+            without_message.reach.proves_not_run(),
+            "words prove that it did not run: {fault:?} is {judged:?}"
+        );
     }
     match fault.source {
         FaultSource::IsError | FaultSource::Tool | FaultSource::TooLarge => {

@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn every_target_that_cargo_fuzz_knows_has_a_body() {
+    fn every_target_of_cargo_fuzz_has_a_body() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz_targets");
         let mut files: Vec<String> = std::fs::read_dir(folder)
             .unwrap()

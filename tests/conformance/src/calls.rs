@@ -14,7 +14,7 @@ use steadfast_json::RawJson;
 use tokio::sync::{Semaphore, broadcast, watch};
 
 /// Timeout of tests, and of a store that waits for its server. It only prevents hanging and is not measured.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 /// A limit that no test reaches, for settings that the test is not about.
 pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
@@ -110,7 +110,7 @@ impl CountingTool {
     }
 
     /// Lets this many runs end.
-    pub(crate) fn let_end(&self, runs: usize) {
+    pub(crate) fn finish_runs(&self, runs: usize) {
         self.leave.as_ref().unwrap().add_permits(runs);
     }
 
@@ -172,7 +172,7 @@ pub(crate) async fn wait_for_notice(
 
 /// Waits for a future, and fails after the timeout.
 pub(crate) async fn within<T>(condition: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future)
+    tokio::time::timeout(TEST_TIMEOUT, future)
         .await
         .unwrap_or_else(|_| panic!("it is still not so that {condition}"))
 }

@@ -21,7 +21,7 @@ use steadfast_store_redis::RedisStore;
 use steadfast_store_sqlite::SqliteStore;
 use tokio::task::JoinSet;
 
-use crate::calls::{PATIENCE, read};
+use crate::calls::{TEST_TIMEOUT, read};
 use crate::ledger::{LedgerTool, moment};
 use crate::world::{plain, redis_options, sqlite_options};
 
@@ -80,7 +80,7 @@ impl CallingProcess {
 
     /// Returns the next line that it sent.
     pub(crate) fn next(&self) -> Value {
-        match self.lines.recv_timeout(PATIENCE) {
+        match self.lines.recv_timeout(TEST_TIMEOUT) {
             Ok(message) => message,
             Err(RecvTimeoutError::Timeout) => panic!("a child says nothing"),
             Err(RecvTimeoutError::Disconnected) => panic!("a child ended before it said all"),
@@ -119,7 +119,7 @@ impl Drop for CallingProcess {
 /// Sends a line to the parent process.
 pub(crate) fn send_to_parent(value: &Value) {
     let mut stdout = std::io::stdout().lock();
-    // In one piece, on a line of its own. If no reader is left, this process is not needed any more.
+    // In one piece, on a line of its own. If no reader is left, this process is no longer needed.
     let _ = stdout.write_all(format!("\n{MARK}{value}\n").as_bytes());
     let _ = stdout.flush();
 }
@@ -185,7 +185,7 @@ async fn make_calls(orders: &Value) {
     while let Some(done) = open.join_next().await {
         done.unwrap();
     }
-    engine.shutdown(PATIENCE).await;
+    engine.shutdown(TEST_TIMEOUT).await;
 }
 
 /// Key beside the envelope of a call: the surface's knowledge about it.

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use steadfast_testkit::effort::TestEffort;
 use steadfast_testkit::redis::RedisServer;
 
-use crate::calls::{PATIENCE, envelope};
+use crate::calls::{TEST_TIMEOUT, envelope};
 use crate::child::{CallingProcess, SURFACE};
 use crate::ledger::{LedgerTool, began, draw};
 use crate::world::{ConformanceFolder, unused_prefix};
@@ -33,9 +33,9 @@ const NEW: usize = 24;
 /// Calls that are sent at once at the end. Thousands would be too many for a store to answer in time.
 const AT_ONCE: usize = 200;
 /// Settled calls that are sent again in each round.
-const AGAIN: usize = 12;
+const REPEATED_CALLS: usize = 12;
 /// In one of this many rounds a kill comes when calls have had their effect and none of them was answered.
-const HELD: usize = 4;
+const HELD_ROUND_INTERVAL: usize = 4;
 /// Minimum number of such calls.
 const HELD_CALLS: usize = 4;
 /// Maximum number of rounds. They end earlier once every required case has happened.
@@ -136,7 +136,7 @@ struct CrashRun {
     orders: Value,
     leases: LeaseTermination,
     ledger: LedgerTool,
-    wishes: BTreeMap<String, IntendedCall>,
+    intended_calls: BTreeMap<String, IntendedCall>,
     children: Vec<CallingProcess>,
     seed: u64,
     drawn: u64,
@@ -153,9 +153,9 @@ impl CrashRun {
         orders["role"] = json!("calls");
         orders["ledger"] = json!(folder.file("ledger"));
         let ledger = LedgerTool::at(folder.file("ledger"), 0);
-        let wishes = BTreeMap::new();
+        let intended_calls = BTreeMap::new();
         let children = Vec::new();
-        Self { orders, leases, ledger, wishes, children, seed, drawn: 0, replays: 0, _folder: folder }
+        Self { orders, leases, ledger, intended_calls, children, seed, drawn: 0, replays: 0, _folder: folder }
     }
 
     fn run(mut self) {
@@ -170,13 +170,13 @@ impl CrashRun {
         let messages: Vec<Value> =
             std::mem::take(&mut self.children).into_iter().flat_map(CallingProcess::finish).collect();
         self.judge(rounds, &messages, &self.ledger.read());
-        let all: Vec<String> = self.wishes.keys().cloned().collect();
+        let all: Vec<String> = self.intended_calls.keys().cloned().collect();
         self.start_missing_processes();
         let mut messages = Vec::new();
         for some in all.chunks(AT_ONCE) {
             for child in &mut self.children {
                 for name in some {
-                    child.send_line(&Self::envelope(name, self.wishes[name].kind));
+                    child.send_line(&Self::envelope(name, self.intended_calls[name].kind));
                 }
             }
             for child in &self.children {
@@ -187,20 +187,22 @@ impl CrashRun {
         messages.extend(std::mem::take(&mut self.children).into_iter().flat_map(CallingProcess::finish));
         assert_eq!(messages.len(), PROCESSES * all.len(), "every call is answered once");
         self.judge(rounds, &messages, &self.ledger.read());
-        let count =
-            |which: fn(&IntendedCall) -> bool| self.wishes.values().filter(|wish| which(wish)).count();
-        let unknown = count(|wish| !wish.unknown_reports.is_empty());
-        let again = count(|wish| wish.executed > 1);
-        let keyless_again = count(|wish| wish.kind == CrashCallKind::Keyless && wish.executed > 1);
-        let acknowledged = count(|wish| wish.acknowledged.is_some());
+        let count = |which: fn(&IntendedCall) -> bool| {
+            self.intended_calls.values().filter(|intended| which(intended)).count()
+        };
+        let unknown = count(|intended| !intended.unknown_reports.is_empty());
+        let again = count(|intended| intended.executed > 1);
+        let keyless_reruns =
+            count(|intended| intended.kind == CrashCallKind::Keyless && intended.executed > 1);
+        let acknowledged = count(|intended| intended.acknowledged.is_some());
         println!(
-            "{} calls: {acknowledged} answered, {unknown} unknown, {again} executed again ({keyless_again} of those \
+            "{} calls: {acknowledged} answered, {unknown} unknown, {again} executed again ({keyless_reruns} of those \
              without a key), {} replays",
             all.len(),
             self.replays
         );
         assert_eq!(
-            count(|wish| wish.acknowledged.is_none() && wish.unknown_reports.is_empty()),
+            count(|intended| intended.acknowledged.is_none() && intended.unknown_reports.is_empty()),
             0,
             "none is left open"
         );
@@ -212,14 +214,16 @@ impl CrashRun {
     /// Returns true if the kills caused another execution of calls without a key and of calls that may run again, and
     /// of no others.
     fn is_fully_covered(&self) -> bool {
-        let is_any = |which: fn(&IntendedCall) -> bool| self.wishes.values().any(which);
-        is_any(|wish| wish.kind == CrashCallKind::Keyless && wish.executed > 1)
-            && is_any(|wish| wish.kind == CrashCallKind::Safe && wish.executed > 1)
-            && is_any(|wish| wish.kind != CrashCallKind::Keyless && !wish.unknown_reports.is_empty())
+        let is_any = |which: fn(&IntendedCall) -> bool| self.intended_calls.values().any(which);
+        is_any(|intended| intended.kind == CrashCallKind::Keyless && intended.executed > 1)
+            && is_any(|intended| intended.kind == CrashCallKind::Safe && intended.executed > 1)
+            && is_any(|intended| {
+                intended.kind != CrashCallKind::Keyless && !intended.unknown_reports.is_empty()
+            })
     }
 
     fn round(&mut self, round: usize) {
-        let is_held = round % HELD == HELD - 1;
+        let is_held = round % HELD_ROUND_INTERVAL == HELD_ROUND_INTERVAL - 1;
         self.start_missing_processes();
         if is_held {
             self.ledger.hold();
@@ -227,7 +231,7 @@ impl CrashRun {
         let before = self.ledger.executions();
         self.send(round);
         if is_held {
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + TEST_TIMEOUT;
             while self.ledger.executions() < before + HELD_CALLS {
                 assert!(Instant::now() < deadline, "seed {}, round {round}: nothing is executed", self.seed);
                 std::thread::sleep(Duration::from_millis(1));
@@ -246,21 +250,24 @@ impl CrashRun {
 
     /// Returns the next calls: new ones, all unsettled ones, and some of the settled ones.
     fn next_calls(&mut self, round: usize) -> Vec<String> {
-        let settled = |wish: &IntendedCall| wish.acknowledged.is_some() || !wish.unknown_reports.is_empty();
-        let (done, mut calls): (Vec<_>, Vec<_>) = self.wishes.iter().partition(|(_, wish)| settled(wish));
+        let settled =
+            |intended: &IntendedCall| intended.acknowledged.is_some() || !intended.unknown_reports.is_empty();
+        let (done, mut calls): (Vec<_>, Vec<_>) =
+            self.intended_calls.iter().partition(|(_, intended)| settled(intended));
         let names =
             |list: Vec<(&String, &IntendedCall)>| list.into_iter().map(|(name, _)| name.clone()).collect();
         calls.truncate(10 * NEW);
         let (done, mut calls): (Vec<String>, Vec<String>) = (names(done), names(calls));
-        for _ in 0..AGAIN.min(done.len()) {
+        for _ in 0..REPEATED_CALLS.min(done.len()) {
             let at = self.draw(done.len() as u64);
             calls.push(done[usize::try_from(at).unwrap()].clone());
         }
         for number in 0..NEW {
             let kind = KINDS[number % KINDS.len()];
             let name = format!("{round}-{number}");
-            let wish = IntendedCall { kind, acknowledged: None, unknown_reports: Vec::new(), executed: 0 };
-            self.wishes.insert(name.clone(), wish);
+            let intended =
+                IntendedCall { kind, acknowledged: None, unknown_reports: Vec::new(), executed: 0 };
+            self.intended_calls.insert(name.clone(), intended);
             // Some are sent twice at once.
             calls.extend(std::iter::repeat_n(name, 1 + usize::from(number % 5 == 0)));
         }
@@ -281,7 +288,7 @@ impl CrashRun {
 
     fn send(&mut self, round: usize) {
         for name in self.next_calls(round) {
-            let (call, to) = (Self::envelope(&name, self.wishes[&name].kind), self.draw(4));
+            let (call, to) = (Self::envelope(&name, self.intended_calls[&name].kind), self.draw(4));
             for (number, child) in self.children.iter_mut().enumerate() {
                 // To one process, to the other, or to both.
                 if to >= 2 || to == number as u64 {
@@ -342,91 +349,91 @@ impl CrashRun {
             let (answer, at) = (&response["answer"], response["at"].as_u64().unwrap());
             let started = response["begun"].as_u64().unwrap();
             let name = answer["requestId"].as_str().unwrap();
-            let story = || {
+            let context = || {
                 format!("seed {seed}, round {round}, {name}: {answer}\nexecuted: {:?}", executions.get(name))
             };
-            let wish = self.wishes.get_mut(name).unwrap();
-            let may_run_twice = wish.may_run_twice(self.leases);
+            let intended = self.intended_calls.get_mut(name).unwrap();
+            let may_run_twice = intended.may_run_twice(self.leases);
             match (answer["status"].as_str().unwrap(), answer["error"]["code"].as_str()) {
                 ("success", None) => {
                     let output = answer["output"]["content"].as_str().unwrap().to_owned();
                     let runs = executions.get(name).cloned().unwrap_or_default();
-                    assert!(runs.contains(&output), "an answer that no execution gave: {}", story());
+                    assert!(runs.contains(&output), "an answer that no execution gave: {}", context());
                     self.replays += usize::from(answer["fromCache"] == true);
                     if answer["recorded"] == false {
                         // Its lease has expired. The answer of another run counts.
-                        assert!(self.leases == LeaseTermination::Time, "not recorded: {}", story());
+                        assert!(self.leases == LeaseTermination::Time, "not recorded: {}", context());
                         continue;
                     }
-                    if let Some(recorded) = &wish.acknowledged {
+                    if let Some(recorded) = &intended.acknowledged {
                         assert!(
                             may_run_twice || recorded.output == output,
                             "another answer than before: {}",
-                            story()
+                            context()
                         );
                     } else {
                         assert!(
-                            wish.unknown_reports.is_empty()
-                                || wish.kind == CrashCallKind::Keyless
+                            intended.unknown_reports.is_empty()
+                                || intended.kind == CrashCallKind::Keyless
                                 || self.leases == LeaseTermination::Time,
                             "it was not settled: {}",
-                            story()
+                            context()
                         );
-                        wish.acknowledged = Some(AcknowledgedAnswer { output, executed: runs.len(), at });
+                        intended.acknowledged = Some(AcknowledgedAnswer { output, executed: runs.len(), at });
                     }
                 }
                 ("error", Some("outcome_unknown")) => {
-                    let lost = wish.acknowledged.as_ref().is_some_and(|acknowledged| {
+                    let lost = intended.acknowledged.as_ref().is_some_and(|acknowledged| {
                         // Two concurrent callers may get this response one after the other, and it ran again meanwhile.
                         // Where leases expire there may be two runs: one was answered, and the other is unknown.
                         let was_reported =
-                            wish.kind == CrashCallKind::Keyless && !wish.unknown_reports.is_empty();
+                            intended.kind == CrashCallKind::Keyless && !intended.unknown_reports.is_empty();
                         !(may_run_twice || was_reported && started <= acknowledged.at)
                     });
-                    assert!(!lost, "an acknowledged result is lost: {}", story());
-                    assert_ne!(wish.kind, CrashCallKind::Safe, "it could have run again: {}", story());
+                    assert!(!lost, "an acknowledged result is lost: {}", context());
+                    assert_ne!(intended.kind, CrashCallKind::Safe, "it could have run again: {}", context());
                     if response["final"] == true {
-                        wish.unknown_reports.push(at);
+                        intended.unknown_reports.push(at);
                     }
                 }
                 // A process that paused for longer than its lease has sent nothing, and says so.
                 ("retriable_error", Some("overloaded")) if self.leases == LeaseTermination::Time => {
                     let sent = (&answer["attempts"], &answer["error"]["rule"]);
-                    assert_eq!(sent, (&json!(0), &json!("lease")), "{}", story());
+                    assert_eq!(sent, (&json!(0), &json!("lease")), "{}", context());
                     let process = format!(" {}.", response["process"]);
                     let mut runs = executions.get(name).into_iter().flatten();
                     let is_its =
                         |run: &String| run.contains(&process) && (started..=at).contains(&began(run));
-                    assert!(!runs.any(is_its), "it was sent: {}", story());
+                    assert!(!runs.any(is_its), "it was sent: {}", context());
                 }
-                _ => panic!("no answer that it may have: {}", story()),
+                _ => panic!("no answer that it may have: {}", context()),
             }
         }
         for (name, runs) in &executions {
-            let wish = self.wishes.get_mut(name).unwrap();
-            wish.executed = runs.len();
-            let story = || format!("seed {seed}, round {round}, {name}, {:?}: {runs:?}", wish.kind);
-            match wish.kind {
+            let intended = self.intended_calls.get_mut(name).unwrap();
+            intended.executed = runs.len();
+            let context = || format!("seed {seed}, round {round}, {name}, {:?}: {runs:?}", intended.kind);
+            match intended.kind {
                 CrashCallKind::Keyed | CrashCallKind::Computed | CrashCallKind::Dispatched => {
-                    assert!(runs.len() <= 1, "a key ran twice: {}", story());
+                    assert!(runs.len() <= 1, "a key ran twice: {}", context());
                 }
                 CrashCallKind::Keyless => {
                     let runs = before.get(name).map_or(&[][..], Vec::as_slice);
                     assert!(
-                        wish.was_reported_between(runs, self.leases),
+                        intended.was_reported_between(runs, self.leases),
                         "again before the final response: {}",
-                        story()
+                        context()
                     );
                 }
                 CrashCallKind::Safe => {}
             }
             // A holder whose lease has expired may still be running. That does no harm where the call may run again.
-            let may_lag = wish.kind == CrashCallKind::Safe && self.leases == LeaseTermination::Time;
-            let may_lag = may_lag || wish.may_run_twice(self.leases);
-            if let Some(AcknowledgedAnswer { executed, .. }) = wish.acknowledged
+            let may_lag = intended.kind == CrashCallKind::Safe && self.leases == LeaseTermination::Time;
+            let may_lag = may_lag || intended.may_run_twice(self.leases);
+            if let Some(AcknowledgedAnswer { executed, .. }) = intended.acknowledged
                 && !may_lag
             {
-                assert_eq!(runs.len(), executed, "executed again after it was acknowledged: {}", story());
+                assert_eq!(runs.len(), executed, "executed again after it was acknowledged: {}", context());
             }
         }
     }

@@ -21,16 +21,16 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::calls::{
-    CountingTool, LONG, OPEN, PATIENCE, SUCCESS, call, fail, status, text_result, wait_for_notice, within,
+    CountingTool, LONG, OPEN, SUCCESS, TEST_TIMEOUT, call, fail, status, text_result, wait_for_notice, within,
 };
 use crate::child::by_name;
 use crate::world::{plain, redis_options, unused_prefix};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sf_3_a_server_that_is_killed_under_load_costs_nobody_an_answer() {
+async fn sf_3_every_call_is_answered_when_a_server_is_killed_under_load() {
     let mut server = RedisServer::durable();
     let load = OutageLoad::start(options(&server.url())).await;
-    load.is_recorded_again(20).await;
+    load.wait_until_recorded(20).await;
     server.kill();
     load.check_without_store().await;
     let _server = blocking(move || {
@@ -38,24 +38,24 @@ async fn sf_3_a_server_that_is_killed_under_load_costs_nobody_an_answer() {
         server
     })
     .await;
-    load.is_recorded_again(20).await;
+    load.wait_until_recorded(20).await;
     load.verify(StoreMemory::Everything).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sf_3_a_server_that_is_paused_under_load_costs_nobody_an_answer() {
+async fn sf_3_every_call_is_answered_when_a_server_is_paused_under_load() {
     let server = RedisServer::start();
     // Commands without an answer time out soon: while the server is paused, and sometimes when the machine is slow.
     let (command_timeout, connect_timeout) = (Duration::from_millis(250), Duration::from_millis(250));
     let load =
         OutageLoad::start(Options { command_timeout, connect_timeout, ..options(&server.url()) }).await;
     for _ in 0..3 {
-        load.is_recorded_again(20).await;
+        load.wait_until_recorded(20).await;
         server.pause();
         load.check_without_store().await;
         server.resume();
     }
-    load.is_recorded_again(20).await;
+    load.wait_until_recorded(20).await;
     load.verify(StoreMemory::Everything).await;
 }
 
@@ -63,9 +63,9 @@ async fn sf_3_a_server_that_is_paused_under_load_costs_nobody_an_answer() {
 async fn sf_3_nothing_acknowledged_is_lost_when_a_replica_takes_over_under_load() {
     let settings = ["--appendonly", "yes", "--appendfsync", "always", "--repl-diskless-sync-delay", "0"];
     let mut pair = blocking(move || RedisSentinel::start(&settings)).await;
-    let confirm = WriteConfirmation::Replicas { count: 1, within: PATIENCE };
+    let confirm = WriteConfirmation::Replicas { count: 1, within: TEST_TIMEOUT };
     let load = OutageLoad::start(Options { confirm, ..options(&pair.url()) }).await;
-    load.is_recorded_again(100).await;
+    load.wait_until_recorded(100).await;
     // The server that takes over needs a replica of its own before any write counts.
     let (pair, replica) = blocking(move || {
         pair.fail_over();
@@ -74,7 +74,7 @@ async fn sf_3_nothing_acknowledged_is_lost_when_a_replica_takes_over_under_load(
         (pair, replica)
     })
     .await;
-    load.is_recorded_again(20).await;
+    load.wait_until_recorded(20).await;
     load.verify(StoreMemory::Everything).await;
     drop((pair, replica));
 }
@@ -85,7 +85,7 @@ async fn sf_3_an_emptied_server_is_noticed_and_nothing_that_is_held_runs_twice()
     let options = options(&server.url());
     let load = OutageLoad::start(options.clone()).await;
     let other = OutageLoad::engine(&options, Arc::default(), LONG).await;
-    load.is_recorded_again(20).await;
+    load.wait_until_recorded(20).await;
     // A call in flight while the server loses it, and a duplicate of it in another process.
     let holder = OutageLoad::engine(&options, Arc::default(), HELD_LEASE).await;
     let tool = CountingTool::gated();
@@ -139,7 +139,7 @@ async fn sf_3_an_emptied_server_is_noticed_and_nothing_that_is_held_runs_twice()
     within("after one lease it is open again", opened).await;
     // The holder has claimed it again.
     following.await.unwrap();
-    tool.let_end(2);
+    tool.finish_runs(2);
     let original = in_flight.await.unwrap();
     assert_eq!((status(&original), original.result.recorded), (SUCCESS, Some(true)));
     let duplicate = within("the duplicate is answered", duplicate).await.unwrap();
@@ -316,12 +316,12 @@ impl OutageLoad {
     async fn have(&self, count: usize, condition: &str, kind: impl Fn(&OutageAnswer) -> bool) {
         let from = self.answers.borrow().len();
         let mut answers = self.answers.subscribe();
-        let come = answers.wait_for(|all| all[from..].iter().filter(|one| kind(one)).count() >= count);
-        within(condition, come).await.unwrap();
+        let reached = answers.wait_for(|all| all[from..].iter().filter(|one| kind(one)).count() >= count);
+        within(condition, reached).await.unwrap();
     }
 
     /// Waits until each engine has found the store again by itself.
-    async fn is_recorded_again(&self, count: usize) {
+    async fn wait_until_recorded(&self, count: usize) {
         for engine in [0, 1] {
             let recorded = |one: &OutageAnswer| {
                 (one.at, one.tool, one.code, one.recorded) == (engine, "pay", None, Some(true))
@@ -352,7 +352,7 @@ impl OutageLoad {
             within("every call ends", worker).await.unwrap();
         }
         for engine in &self.engines {
-            let drained = engine.shutdown(PATIENCE).await;
+            let drained = engine.shutdown(TEST_TIMEOUT).await;
             assert_eq!((drained.aborted, drained.lost), (0, 0), "what was kept is saved");
         }
         let answers = self.answers.borrow().clone();
@@ -368,7 +368,7 @@ impl OutageLoad {
         if remembers == StoreMemory::SinceItWasEmptied {
             return;
         }
-        let (command_timeout, connect_timeout) = (PATIENCE, PATIENCE);
+        let (command_timeout, connect_timeout) = (TEST_TIMEOUT, TEST_TIMEOUT);
         let patient = Options { command_timeout, connect_timeout, ..self.options.clone() };
         let restarted = Self::engine(&patient, Arc::default(), LONG).await;
         let mut by_key: BTreeMap<&str, Vec<&OutageAnswer>> = BTreeMap::new();

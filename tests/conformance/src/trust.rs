@@ -9,7 +9,7 @@ use steadfast_core::policy::{EnforcementMode, PolicyProfile, ToolClass};
 use steadfast_core::trust::TrustSnapshot;
 use steadfast_executor::{Engine, TrustFile};
 
-use crate::calls::{CountingTool, PATIENCE, call, http};
+use crate::calls::{CountingTool, TEST_TIMEOUT, call, http};
 use crate::child::{CallingProcess, send_to_parent};
 use crate::ledger::draw;
 use crate::world::ConformanceFolder;
@@ -29,7 +29,7 @@ fn rp_11_trust_in_a_file_survives_kill_9_at_any_moment() {
         let child = CallingProcess::start(&json!({ "role": "trust", "file": file.path(), "round": round }));
         assert_eq!(child.next(), json!({ "ready": true }));
         // Every other round has something new to lose, however slow it is.
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         while round % 2 == 1 && tools(round).len() == before.len() {
             assert!(Instant::now() < deadline, "round {round}: nothing is written");
             std::thread::sleep(Duration::from_millis(1));

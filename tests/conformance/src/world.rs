@@ -16,7 +16,7 @@ use steadfast_store_redis::{KeyPrefix, Options, RedisStore};
 use steadfast_store_sqlite::{SqliteOptions, SqliteStore};
 use steadfast_testkit::redis::RedisServer;
 
-use crate::calls::{LONG, PATIENCE};
+use crate::calls::{LONG, TEST_TIMEOUT};
 
 /// A store of some kind, and the clock of its users.
 pub(crate) struct ConformanceWorld {
@@ -41,7 +41,7 @@ struct SqliteFolder {
 impl Drop for SqliteFolder {
     fn drop(&mut self) {
         // An engine releases its store shortly after it was dropped, and a store recreates a missing folder.
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         while self.opened.get_mut().iter().any(|clock| clock.strong_count() > 0) && Instant::now() < deadline
         {
             std::thread::sleep(Duration::from_millis(5));
@@ -205,12 +205,12 @@ pub(crate) fn plain(class: ToolClass) -> CallPolicy {
 
 /// Returns options with which a slow disk never times out.
 pub(crate) fn sqlite_options(path: impl Into<PathBuf>) -> SqliteOptions {
-    SqliteOptions { patience: PATIENCE, ..SqliteOptions::at(path) }
+    SqliteOptions { patience: TEST_TIMEOUT, ..SqliteOptions::at(path) }
 }
 
 /// Returns options with which a slow server never times out.
 pub(crate) fn redis_options(url: &str, prefix: &str) -> Options {
-    let (command_timeout, connect_timeout) = (PATIENCE, PATIENCE);
+    let (command_timeout, connect_timeout) = (TEST_TIMEOUT, TEST_TIMEOUT);
     let prefix = KeyPrefix::new(prefix).unwrap();
     Options { prefix, command_timeout, connect_timeout, ..Options::parse(url).unwrap() }
 }

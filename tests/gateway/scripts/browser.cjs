@@ -32,15 +32,15 @@ const PATIENCE = 120_000;
 const browser = chromium.launch({ executablePath: process.argv[2], headless: true, args: FLAGS, timeout: PATIENCE });
 const pages = new Map();
 
-async function open({ open: url, context: look }) {
-  const context = await (await browser).newContext({ serviceWorkers: "block", reducedMotion: "reduce", ...look });
+async function open({ open: url, context: settings }) {
+  const context = await (await browser).newContext({ serviceWorkers: "block", reducedMotion: "reduce", ...settings });
   const page = await context.newPage();
   const complaints = [];
   page.setDefaultTimeout(PATIENCE);
   // Status messages disappear after a moment. They are kept for tests that look later.
   await page.addInitScript(() => {
-    window.saidInPassing = [];
-    const keep = (change) => change.target.id === "told" && change.addedNodes.forEach((note) => window.saidInPassing.push(note.textContent));
+    window.statusMessages = [];
+    const keep = (change) => change.target.id === "status-message" && change.addedNodes.forEach((note) => window.statusMessages.push(note.textContent));
     new MutationObserver((changes) => changes.forEach(keep)).observe(document, { childList: true, subtree: true });
   });
   page.on("pageerror", (error) => complaints.push(`an error in a script: ${error.message}`));

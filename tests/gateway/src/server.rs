@@ -281,18 +281,18 @@ fn called(ledger: &str, id: &Value, params: &Value, out: &AnswerOutput) -> Optio
         note(ledger, &format!("refused {tool}"));
         return Some(failed("Invalid arguments: missing required property 'id'"));
     };
-    let did = format!("{tool} {name}");
-    let before = fs::read_to_string(ledger).unwrap().lines().filter(|line| **line == did).count();
+    let operation = format!("{tool} {name}");
+    let before = fs::read_to_string(ledger).unwrap().lines().filter(|line| **line == operation).count();
     let shows = arguments["times"].as_u64().is_none_or(|times| u64::try_from(before).unwrap() < times);
     let fault = arguments["fault"].as_str().filter(|_| shows).unwrap_or("");
-    let (brought, state) = (&params["inputResponses"], &params["requestState"]);
-    if brought.get("dev.steadfast/approval").is_some()
+    let (input_responses, state) = (&params["inputResponses"], &params["requestState"]);
+    if input_responses.get("dev.steadfast/approval").is_some()
         || state.as_str().is_some_and(|s| s.starts_with("steadfast"))
     {
         note(ledger, "saw what is not for it");
     }
-    if fault == "asks" && (brought.is_null() || state != "of the server") {
-        note(ledger, &format!("asked {did}"));
+    if fault == "asks" && (input_responses.is_null() || state != "of the server") {
+        note(ledger, &format!("asked {operation}"));
         let form = json!({ "mode": "form", "message": "who?", "requestedSchema": { "type": "object", "properties": {} } });
         return Some(json!({
             "resultType": "input_required",
@@ -300,7 +300,7 @@ fn called(ledger: &str, id: &Value, params: &Value, out: &AnswerOutput) -> Optio
             "requestState": "of the server",
         }));
     }
-    note(ledger, &did);
+    note(ledger, &operation);
     if let (AnswerOutput::Http(answer), Some((status, headers))) = (out, refusal(fault)) {
         answer.lock().unwrap().refuse(status, headers);
         return None;
@@ -380,7 +380,7 @@ fn called(ledger: &str, id: &Value, params: &Value, out: &AnswerOutput) -> Optio
         }
         _ => {}
     }
-    Some(json!({ "content": [{ "type": "text", "text": format!("{did}, run {}", before + 1) }] }))
+    Some(json!({ "content": [{ "type": "text", "text": format!("{operation}, run {}", before + 1) }] }))
 }
 
 /// Sends an answer of this size, with its id at this place.

@@ -13,14 +13,14 @@ static HEAP: PeakAlloc = PeakAlloc;
 
 fn main() -> ExitCode {
     if let Some(file) = env::var_os("TESTED_HEAP")
-        && tell_heap(&file).is_err()
+        && serve_heap_usage(&file).is_err()
     {
         return ExitCode::FAILURE;
     }
     steadfast_cli::main()
 }
 
-fn tell_heap(file: &std::ffi::OsStr) -> io::Result<()> {
+fn serve_heap_usage(file: &std::ffi::OsStr) -> io::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     fs::write(file, listener.local_addr()?.port().to_string())?;
     thread::spawn(move || {

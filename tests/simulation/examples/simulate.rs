@@ -35,12 +35,12 @@ fn main() -> ExitCode {
     let count = range.end - range.start;
     let mut progress = SimulationProgress::new(started, count);
     for (done, seed) in (0_u64..).zip(range) {
-        progress.tell(done);
+        progress.print(done);
         match run(seed, None) {
             Ok(summary) => total.add(summary),
             Err(failure) => {
                 progress.clear();
-                println!("{}", failure.story.join("\n"));
+                println!("{}", failure.trace.join("\n"));
                 println!("\nseed {seed} breaks \"{}\": {}", failure.invariant, failure.description);
                 println!("replay it with: cargo xtask sim --seed {seed}");
                 return ExitCode::FAILURE;
@@ -108,7 +108,7 @@ impl SimulationProgress {
         Self { started, count, terminal, next, shown: false }
     }
 
-    fn tell(&mut self, done: u64) {
+    fn print(&mut self, done: u64) {
         let spent = self.started.elapsed();
         if spent < self.next {
             return;

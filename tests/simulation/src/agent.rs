@@ -20,22 +20,22 @@ use crate::transition::SimulationEvent;
 use crate::unknown_outcomes::ResponseKind;
 
 impl SimulatedWorld {
-    pub(crate) fn is_obedient(&self, wish: usize) -> bool {
-        self.weather.agents[self.model.goals[wish].client] != ClientBehavior::Naive
+    pub(crate) fn is_obedient(&self, goal: usize) -> bool {
+        self.weather.agents[self.model.goals[goal].client] != ClientBehavior::Naive
     }
 
-    fn is_careful(&self, wish: usize) -> bool {
-        self.weather.agents[self.model.goals[wish].client] == ClientBehavior::Careful
+    fn is_careful(&self, goal: usize) -> bool {
+        self.weather.agents[self.model.goals[goal].client] == ClientBehavior::Careful
     }
 
     /// Schedules another call of a client after this many milliseconds. A careful client verifies first. Turns are
     /// resubmitted whole.
-    pub(crate) fn repeat(&mut self, wish: usize, pause: u64) {
-        let wished = &self.model.goals[wish];
-        if self.is_careful(wish) && !matches!(wished.kind, CallIdentity::Turn(_)) {
-            return self.verify(wished.client, None, Some(wish), None, pause);
+    pub(crate) fn repeat(&mut self, goal: usize, pause: u64) {
+        let target = &self.model.goals[goal];
+        if self.is_careful(goal) && !matches!(target.kind, CallIdentity::Turn(_)) {
+            return self.verify(target.client, None, Some(goal), None, pause);
         }
-        self.later(pause, SimulationEvent::Send { wish });
+        self.later(pause, SimulationEvent::Send { goal });
     }
 
     /// Draws an operator that resolves the outcome without waiting.
@@ -49,14 +49,14 @@ impl SimulatedWorld {
     }
 
     /// Returns true if an obedient client has to wait with a goal because an equal one is still open.
-    pub(crate) fn has_equal_wish_open(&self, wish: usize) -> bool {
-        let wished = &self.model.goals[wish];
-        if !self.is_obedient(wish) || !wished.is_indexed() || wished.before.is_some() {
+    pub(crate) fn has_equal_goal_open(&self, goal: usize) -> bool {
+        let target = &self.model.goals[goal];
+        if !self.is_obedient(goal) || !target.is_indexed() || target.before.is_some() {
             return false;
         }
         self.model.goals.iter().any(|other| {
-            other.client == wished.client
-                && other.arguments == wished.arguments
+            other.client == target.client
+                && other.arguments == target.arguments
                 && other.is_indexed()
                 && other.before.is_some()
                 && !other.over
@@ -69,9 +69,9 @@ impl SimulatedWorld {
         result: &CallResult,
         about: Option<(RecordKey, ClaimOwner)>,
     ) -> Result<(), InvariantViolation> {
-        let Dispatch { wish, connection, answered, given_up, .. } = self.dispatches[dispatch];
+        let Dispatch { goal, connection, answered, given_up, .. } = self.dispatches[dispatch];
         let now = self.now;
-        let client = self.model.goals[wish].client;
+        let client = self.model.goals[goal].client;
         if !self.connections[connection].open || given_up {
             return Ok(());
         }
@@ -92,17 +92,17 @@ impl SimulatedWorld {
         }
         self.dispatches[dispatch].answered = true;
         if let (Ok(output), CallIdentity::Explicit(key), RecordStatus::Yes) =
-            (&result.outcome, self.model.goals[wish].kind, result.recorded)
+            (&result.outcome, self.model.goals[goal].kind, result.recorded)
             && result.stage == ResultStage::Final
         {
             let content = output.content.as_str().to_owned();
             invariants::recorded(&mut self.model, key, &content, now)?;
         }
-        self.model.goals[wish].answered_by = Some(self.connections[connection].node);
-        if self.is_obedient(wish) {
+        self.model.goals[goal].answered_by = Some(self.connections[connection].node);
+        if self.is_obedient(goal) {
             self.obey(dispatch, result, kind, about)
         } else {
-            self.do_as_it_likes(dispatch, result, kind, about.as_ref());
+            self.react_naively(dispatch, result, kind, about.as_ref());
             Ok(())
         }
     }
@@ -114,46 +114,46 @@ impl SimulatedWorld {
         kind: ResponseKind,
         about: Option<(RecordKey, ClaimOwner)>,
     ) -> Result<(), InvariantViolation> {
-        let Dispatch { wish, connection, .. } = self.dispatches[dispatch];
-        let client = self.model.goals[wish].client;
+        let Dispatch { goal, connection, .. } = self.dispatches[dispatch];
+        let client = self.model.goals[goal].client;
         match (kind, &result.outcome) {
             (ResponseKind::Result, Ok(output)) => {
                 let content = output.content.as_str();
                 let Some(effect) = self.model.effect_of(content) else {
-                    return Err(("right arguments", format!("wish {wish} was answered with {content}")));
+                    return Err(("right arguments", format!("wish {goal} was answered with {content}")));
                 };
-                self.done_or_once_more(wish, effect.wish);
+                self.finish_or_repeat(goal, effect.goal);
             }
             (ResponseKind::FinalUnknown, Err(failure)) => {
                 let unresolved = about.map(|(key, _)| key).filter(|_| failure.retry_after.is_none());
                 let delay = self.rng.between(1, 2_000);
-                self.model.goals[wish].calls += 1;
-                self.verify(client, Some(connection), Some(wish), unresolved, delay);
+                self.model.goals[goal].calls += 1;
+                self.verify(client, Some(connection), Some(goal), unresolved, delay);
             }
             (ResponseKind::PendingUnknown(patience), _) => {
-                self.model.goals[wish].calls += 1;
+                self.model.goals[goal].calls += 1;
                 let millis = u64::try_from(patience.as_millis()).unwrap_or(0);
                 let more = self.rng.between(0, 200);
-                self.repeat(wish, millis + more);
+                self.repeat(goal, millis + more);
                 self.may_be_resolved(about.as_ref());
             }
             (_, Err(failure)) => match failure.code {
                 Code::ApprovalDenied | Code::IdempotencyConflict => {
-                    self.model.goals[wish].fate = GoalStatus::Refused;
-                    self.model.goals[wish].over = true;
+                    self.model.goals[goal].fate = GoalStatus::Refused;
+                    self.model.goals[goal].over = true;
                 }
                 // The call ran, and the result is lost.
                 Code::ResultNotKept | Code::ResultTooLarge => {
                     let owner = about.map(|(_, owner)| owner);
                     let effect = self.model.effects.iter().find(|effect| effect.owner == owner);
-                    let made_for = effect.map_or(wish, |effect| effect.wish);
-                    self.done_or_once_more(wish, made_for);
+                    let made_for = effect.map_or(goal, |effect| effect.goal);
+                    self.finish_or_repeat(goal, made_for);
                 }
                 // The client does something else for a while.
                 Code::LoopDetected | Code::ToolErrorLimit => {
-                    self.model.goals[wish].calls += 1;
+                    self.model.goals[goal].calls += 1;
                     let pause = self.rng.between(100_000, 400_000);
-                    self.repeat(wish, pause);
+                    self.repeat(goal, pause);
                 }
                 Code::InvalidEnvelope
                 | Code::UnsupportedVersion
@@ -174,58 +174,58 @@ impl SimulatedWorld {
                 | Code::StoreUnavailable
                 | Code::UpstreamUnavailable
                 | Code::ToolError => {
-                    self.model.goals[wish].calls += u32::from(kind != ResponseKind::StillRunning);
-                    self.send_again(wish);
+                    self.model.goals[goal].calls += u32::from(kind != ResponseKind::StillRunning);
+                    self.send_again(goal);
                 }
             },
-            (_, Ok(_)) => self.send_again(wish),
+            (_, Ok(_)) => self.send_again(goal),
         }
         Ok(())
     }
 
     /// Handles a result that has arrived. If a replay says that the earlier call was made for another goal, the client
     /// calls once more.
-    fn done_or_once_more(&mut self, wish: usize, made_for: usize) {
-        let wished = &mut self.model.goals[wish];
-        if wished.is_indexed() && made_for != wish {
-            wished.calls += 1;
-            self.send_again(wish);
+    fn finish_or_repeat(&mut self, goal: usize, made_for: usize) {
+        let target = &mut self.model.goals[goal];
+        if target.is_indexed() && made_for != goal {
+            target.calls += 1;
+            self.send_again(goal);
         } else {
-            self.is_done(wish);
+            self.is_done(goal);
         }
     }
 
-    fn is_done(&mut self, wish: usize) {
-        self.model.goals[wish].fate = GoalStatus::Done;
-        self.model.goals[wish].over = true;
+    fn is_done(&mut self, goal: usize) {
+        self.model.goals[goal].fate = GoalStatus::Done;
+        self.model.goals[goal].over = true;
     }
 
     /// Handles the verification of an effect by an obedient client. If the call is not run again by itself, the client
     /// asks an operator to resolve it.
-    pub(crate) fn has_verified(&mut self, wish: usize, is_there: bool, unresolved: Option<RecordKey>) {
+    pub(crate) fn has_verified(&mut self, goal: usize, is_there: bool, unresolved: Option<RecordKey>) {
         if is_there {
-            return self.is_done(wish);
+            return self.is_done(goal);
         }
         let pause = match unresolved {
             Some(key) => {
-                let thinks = self.rng.between(1_000, 20_000);
-                self.later(thinks, SimulationEvent::Resolve { key, tries: 5 });
-                thinks + 1_000
+                let think_time = self.rng.between(1_000, 20_000);
+                self.later(think_time, SimulationEvent::Resolve { key, tries: 5 });
+                think_time + 1_000
             }
             None => self.rng.between(1, 3_000),
         };
-        self.later(pause, SimulationEvent::Send { wish });
+        self.later(pause, SimulationEvent::Send { goal });
     }
 
-    fn do_as_it_likes(
+    fn react_naively(
         &mut self,
         dispatch: usize,
         result: &CallResult,
         kind: ResponseKind,
         about: Option<&(RecordKey, ClaimOwner)>,
     ) {
-        let Dispatch { wish, connection, .. } = self.dispatches[dispatch];
-        let client = self.model.goals[wish].client;
+        let Dispatch { goal, connection, .. } = self.dispatches[dispatch];
+        let client = self.model.goals[goal].client;
         let again = match kind {
             ResponseKind::Result => false,
             ResponseKind::FinalUnknown | ResponseKind::PendingUnknown(_) => {
@@ -234,7 +234,7 @@ impl SimulatedWorld {
                     self.verify(client, Some(connection), None, None, delay);
                 }
                 self.may_be_resolved(about);
-                self.model.goals[wish].calls += 1;
+                self.model.goals[goal].calls += 1;
                 self.rng.chance(85)
             }
             ResponseKind::StillRunning => true,
@@ -246,9 +246,9 @@ impl SimulatedWorld {
             },
         };
         if again {
-            self.send_again(wish);
+            self.send_again(goal);
         } else {
-            self.model.goals[wish].over = true;
+            self.model.goals[goal].over = true;
         }
     }
 }

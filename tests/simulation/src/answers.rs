@@ -15,7 +15,7 @@ use crate::Defect;
 use crate::invariants::{self, InvariantViolation};
 use crate::model::CallIdentity;
 use crate::system::{AnswerHandover, Dispatch, SentAnswer, SimulatedProcess, SimulatedWorld};
-use crate::transition::{COMMAND_LIVES, SimulationEvent};
+use crate::transition::{COMMAND_LIFETIME, SimulationEvent};
 use crate::unknown_outcomes::ResponseKind;
 
 impl SimulatedWorld {
@@ -63,7 +63,7 @@ impl SimulatedWorld {
         result: CallResult,
         deferred: Vec<DeferredWrite>,
     ) -> Result<(), InvariantViolation> {
-        let life = self.nodes[node].identity.started;
+        let generation = self.nodes[node].identity.started;
         let Some(running) = self.nodes[node].calls.get(&number) else { return Ok(()) };
         let record = running.call.claimed_record().cloned();
         let key = record.as_ref().map(|record| record.key);
@@ -106,9 +106,9 @@ impl SimulatedWorld {
             deferred.into_iter().filter(|write| !matches!(write, DeferredWrite::Park(_))).collect();
         if !deferred.is_empty() {
             // Not before a command in transit has arrived or is void: a release must not overtake its claim.
-            let due = self.now + COMMAND_LIVES;
+            let due = self.now + COMMAND_LIFETIME;
             self.nodes[node].deferred.extend(deferred.into_iter().map(|write| (due, write)));
-            self.later(1_000, SimulationEvent::Keep { node, life });
+            self.later(1_000, SimulationEvent::Keep { node, generation });
         }
         Ok(())
     }
@@ -142,7 +142,7 @@ impl SimulatedWorld {
         number: u64,
         mut result: CallResult,
     ) -> Result<(), InvariantViolation> {
-        let life = self.nodes[node].identity.started;
+        let generation = self.nodes[node].identity.started;
         let about = self.about(node, number, &result);
         let Some(running) = self.nodes[node].calls.get_mut(&number) else { return Ok(()) };
         if std::mem::replace(&mut running.answered, true) {
@@ -187,13 +187,13 @@ impl SimulatedWorld {
             self.nodes[node].written.push(written);
             self.later(
                 5_000,
-                SimulationEvent::StillOpen { node, life, connection, receipt: receipt.clone() },
+                SimulationEvent::StillOpen { node, generation, connection, receipt: receipt.clone() },
             );
         }
         if self.fault(self.weather.answer_breaks) {
             self.log_event(format!(
                 "the answer to wish {} breaks on the wire",
-                self.dispatches[dispatch].wish
+                self.dispatches[dispatch].goal
             ));
             return self.break_connection(connection);
         }
@@ -210,7 +210,7 @@ impl SimulatedWorld {
     ) -> Result<(), InvariantViolation> {
         let Some(running) = self.nodes[node].calls.get(&number) else { return Ok(()) };
         self.check_claimed_history(running, result)?;
-        let wish = self.model.goals[running.wish].clone();
+        let goal = self.model.goals[running.goal].clone();
         let receipts = &self.dispatches[running.dispatch].receipts;
         let limits = running.call.request().limits;
         let is_limited = limits != CallerLimits { attempts: limits.attempts, ..CallerLimits::default() };
@@ -227,7 +227,7 @@ impl SimulatedWorld {
             {
                 return Err(("no refusal again", format!("call {number} got {} again", failure.code)));
             }
-            if wish.kind == CallIdentity::Keyless
+            if goal.kind == CallIdentity::Keyless
                 && result.receipt.as_ref().is_some_and(|receipt| receipts.contains(receipt))
                 && !result.was_followed()
             {
@@ -235,31 +235,31 @@ impl SimulatedWorld {
                     "two meant as two",
                     format!(
                         "wish {} came on the connection that had brought the answer it was given again",
-                        running.wish
+                        running.goal
                     ),
                 ));
             }
         }
         if let Ok(output) = &result.outcome
             && let Some(origin) = self.model.effect_of(output.content.as_str())
-            && origin.equal.1 != wish.arguments
+            && origin.equal.1 != goal.arguments
         {
             return Err((
                 "right arguments",
                 format!(
                     "wish {} for arguments {} got the answer to {}",
-                    running.wish, wish.arguments, origin.equal.1
+                    running.goal, goal.arguments, origin.equal.1
                 ),
             ));
         }
         let looped = result.remarks.iter().any(|remark| remark.layer == GuardLayer::Loop)
             || matches!(&result.outcome, Err(failure) if failure.code == Code::LoopDetected);
-        let failure_key = (node, self.nodes[node].identity.started, wish.client, wish.arguments);
+        let failure_key = (node, self.nodes[node].identity.started, goal.client, goal.arguments);
         let failures = self.model.failures.get(&failure_key).copied().unwrap_or(0);
         if looped && failures < 2 {
             return Err((
                 "guard counts calls",
-                format!("client {} got a loop response after {failures} failures", wish.client),
+                format!("client {} got a loop response after {failures} failures", goal.client),
             ));
         }
         Ok(())
@@ -267,7 +267,7 @@ impl SimulatedWorld {
 
     /// Repeats the deferred writes.
     pub(crate) fn keep(&mut self, node: usize) -> Result<(), InvariantViolation> {
-        let life = self.nodes[node].identity.started;
+        let generation = self.nodes[node].identity.started;
         let now = self.now;
         for (due, write) in std::mem::take(&mut self.nodes[node].deferred) {
             if now < due || self.fault(self.weather.store_lost) {
@@ -293,7 +293,7 @@ impl SimulatedWorld {
             }
         }
         if !self.nodes[node].deferred.is_empty() {
-            self.later(1_000, SimulationEvent::Keep { node, life });
+            self.later(1_000, SimulationEvent::Keep { node, generation });
         }
         Ok(())
     }
@@ -338,7 +338,7 @@ impl SimulatedWorld {
     }
 
     /// Restarts a process, which knows nothing of its earlier generation.
-    pub(crate) fn restart(&mut self, node: usize, life: u64) -> Result<(), InvariantViolation> {
+    pub(crate) fn restart(&mut self, node: usize, generation: u64) -> Result<(), InvariantViolation> {
         let emptied = self.model.emptyings.len();
         let (ahead, dependency) =
             (self.nodes[node].ahead, self.weather.dependency.then(CircuitBreaker::default));
@@ -347,7 +347,7 @@ impl SimulatedWorld {
             dependency,
             started_after: emptied,
             shared_after: emptied,
-            ..self.born(node, life)
+            ..self.born(node, generation)
         };
         self.observe_marker(node);
         self.adopt_shared(node);

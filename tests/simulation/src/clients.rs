@@ -1,4 +1,4 @@
-//! The clients: they send, resend, lose patience, withdraw and receive.
+//! The clients: they send, resend, lose patience, cancel and receive.
 
 use std::time::Duration;
 
@@ -9,30 +9,30 @@ use crate::system::{Dispatch, SimulatedConnection, SimulatedWorld};
 use crate::transition::SimulationEvent;
 
 /// Maximum number of tries, after which a client gives up unless it is a patient one.
-const MOST_TRIES: u64 = 8;
+const MOST_ATTEMPTS: u64 = 8;
 
 /// The way in which a caller leaves its call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Departure {
     Cancels,
-    Goes,
+    Disconnects,
 }
 
 impl SimulatedWorld {
-    pub(crate) fn send(&mut self, wish: usize) -> Result<(), InvariantViolation> {
-        if self.model.goals[wish].over {
+    pub(crate) fn send(&mut self, goal: usize) -> Result<(), InvariantViolation> {
+        if self.model.goals[goal].over {
             return Ok(());
         }
-        if self.has_equal_wish_open(wish) {
+        if self.has_equal_goal_open(goal) {
             let pause = self.rng.between(1_000, 5_000);
-            self.later(pause, SimulationEvent::Send { wish });
+            self.later(pause, SimulationEvent::Send { goal });
             return Ok(());
         }
-        let there = self.model.effects_like(&self.model.goals[wish]);
-        let wished = &mut self.model.goals[wish];
-        wished.tries += 1;
-        wished.before.get_or_insert(there);
-        let (client, answered_by) = (wished.client, wished.answered_by);
+        let there = self.model.matching_effects(&self.model.goals[goal]);
+        let target = &mut self.model.goals[goal];
+        target.tries += 1;
+        target.before.get_or_insert(there);
+        let (client, answered_by) = (target.client, target.answered_by);
         // A client that got a response returns to the same process most of the time.
         let node = match answered_by {
             Some(node) if self.rng.chance(70) => node,
@@ -40,8 +40,8 @@ impl SimulatedWorld {
         };
         let connection = self.line(client, node);
         let receipts = self.receipts.get(&connection).cloned().unwrap_or_default();
-        let call = self.model.goals[wish].calls;
-        self.dispatches.push(Dispatch::new((wish, call), connection, receipts, self.now));
+        let call = self.model.goals[goal].calls;
+        self.dispatches.push(Dispatch::new((goal, call), connection, receipts, self.now));
         let dispatch = self.dispatches.len() - 1;
         let travel = self.rng.between(0, 5);
         self.later(travel, SimulationEvent::Arrive { dispatch });
@@ -70,7 +70,7 @@ impl SimulatedWorld {
         let connection = open.unwrap_or_else(|| {
             self.connections.push(SimulatedConnection {
                 node,
-                life: self.nodes[node].identity.started,
+                generation: self.nodes[node].identity.started,
                 open: true,
             });
             self.connections.len() - 1
@@ -80,21 +80,21 @@ impl SimulatedWorld {
     }
 
     /// Schedules another try of a client. Some do not try for ever. Obedient ones try less often when it takes long.
-    pub(crate) fn send_again(&mut self, wish: usize) {
-        let (wished, obedient) = (&self.model.goals[wish], self.is_obedient(wish));
-        let tries = u64::from(wished.tries);
-        if wished.over || !obedient && tries >= MOST_TRIES {
-            self.model.goals[wish].over = true;
+    pub(crate) fn send_again(&mut self, goal: usize) {
+        let (target, obedient) = (&self.model.goals[goal], self.is_obedient(goal));
+        let tries = u64::from(target.tries);
+        if target.over || !obedient && tries >= MOST_ATTEMPTS {
+            self.model.goals[goal].over = true;
             return;
         }
         let [short, long] = self.weather.pauses;
-        let pause = self.rng.between(short, long) + 1_000 * tries.saturating_sub(MOST_TRIES);
-        self.repeat(wish, pause);
+        let pause = self.rng.between(short, long) + 1_000 * tries.saturating_sub(MOST_ATTEMPTS);
+        self.repeat(goal, pause);
     }
 
     /// Ends the caller's wait for this dispatch: it cancels, disconnects, or ignores the answer.
     pub(crate) fn impatient(&mut self, dispatch: usize) -> Result<(), InvariantViolation> {
-        let Dispatch { wish, connection, answered, sent, taken, .. } = self.dispatches[dispatch];
+        let Dispatch { goal, connection, answered, sent, taken, .. } = self.dispatches[dispatch];
         if answered || !self.connections[connection].open || !self.faults_active() {
             return Ok(());
         }
@@ -102,22 +102,22 @@ impl SimulatedWorld {
         let late_after = self.weather.policy.dedupe.late_after + Duration::from_secs(1);
         let is_late = self.now.since(sent) > late_after
             && taken.is_some_and(|taken| taken.since(sent) < Duration::from_millis(500))
-            && self.will_not_begin(dispatch);
+            && self.cannot_begin(dispatch);
         if is_late && self.rng.chance(60) {
             self.log_event(format!(
-                "wish {wish}: its client does not listen to dispatch {dispatch} any more"
+                "wish {goal}: its client does not listen to dispatch {dispatch} any more"
             ));
             let given_up = &mut self.dispatches[dispatch];
             (given_up.answered, given_up.given_up) = (true, true);
-            self.send_again(wish);
+            self.send_again(goal);
             return Ok(());
         }
         if self.fault(self.weather.cancels) {
             self.dispatches[dispatch].answered = true;
-            if self.is_obedient(wish) {
-                self.send_again(wish);
+            if self.is_obedient(goal) {
+                self.send_again(goal);
             } else {
-                self.model.goals[wish].over = true;
+                self.model.goals[goal].over = true;
             }
             let node = self.connections[connection].node;
             self.dispatches[dispatch].given_up = true;
@@ -127,7 +127,7 @@ impl SimulatedWorld {
                 .iter()
                 .find(|(_, running)| running.dispatch == dispatch)
                 .map(|(number, _)| *number);
-            self.log_event(format!("wish {wish} is cancelled"));
+            self.log_event(format!("wish {goal} is cancelled"));
             return match number {
                 Some(number) => self.leave(node, number, Departure::Cancels),
                 None => Ok(()),
@@ -145,7 +145,7 @@ impl SimulatedWorld {
     /// Returns true if a call whose client no longer waits does nothing that other calls might do too: it has begun, or
     /// waits for a run without running itself. A call that waits in a sleeping process may wake long after its client
     /// was served elsewhere.
-    fn will_not_begin(&self, dispatch: usize) -> bool {
+    fn cannot_begin(&self, dispatch: usize) -> bool {
         let calls = self.nodes.iter().flat_map(|home| home.calls.values());
         let mut own = calls.filter(|running| running.dispatch == dispatch);
         let wakeful = self.weather.freeze == 0 && self.weather.jump == 0;
@@ -164,21 +164,21 @@ impl SimulatedWorld {
             .collect();
         for dispatch in waiting {
             self.dispatches[dispatch].answered = true;
-            let wish = self.dispatches[dispatch].wish;
-            self.send_again(wish);
+            let goal = self.dispatches[dispatch].goal;
+            self.send_again(goal);
         }
         self.verifications_lost(connection);
         for crossed in std::mem::take(&mut self.crossing) {
             if self.dispatches[crossed].connection == connection {
-                let wish = &self.model.goals[self.dispatches[crossed].wish];
-                self.model.crossed.insert((wish.client, wish.arguments));
+                let goal = &self.model.goals[self.dispatches[crossed].goal];
+                self.model.crossed.insert((goal.client, goal.arguments));
             } else {
                 self.crossing.push(crossed);
             }
         }
         self.drop_turn(connection)?;
-        let SimulatedConnection { node, life, .. } = self.connections[connection];
-        if !self.nodes[node].alive || self.nodes[node].identity.started != life {
+        let SimulatedConnection { node, generation, .. } = self.connections[connection];
+        if !self.nodes[node].alive || self.nodes[node].identity.started != generation {
             return Ok(());
         }
         self.nodes[node].written.retain(|written| written.connection != connection);
@@ -194,7 +194,7 @@ impl SimulatedWorld {
             if let Some(running) = self.nodes[node].calls.get_mut(&number) {
                 running.answered = true;
             }
-            self.leave(node, number, Departure::Goes)?;
+            self.leave(node, number, Departure::Disconnects)?;
         }
         Ok(())
     }
@@ -211,8 +211,8 @@ impl SimulatedWorld {
             && home.frozen_until > self.now
             && running.in_turn.is_none()
         {
-            let (until, life, dispatch) = (home.frozen_until, home.identity.started, running.dispatch);
-            self.at(until, SimulationEvent::Left { node, life, number, dispatch, departure });
+            let (until, generation, dispatch) = (home.frozen_until, home.identity.started, running.dispatch);
+            self.at(until, SimulationEvent::Left { node, generation, number, dispatch, departure });
             return Ok(());
         }
         let others = self.others(node, number);
@@ -221,7 +221,7 @@ impl SimulatedWorld {
         }
         let event = match departure {
             Departure::Cancels => CallEvent::Cancelled(others),
-            Departure::Goes => CallEvent::Disconnected(others),
+            Departure::Disconnects => CallEvent::Disconnected(others),
         };
         self.drive(node, number, event)
     }

@@ -233,7 +233,7 @@ const NOTICES: [&str; 25] = [
     "Replayed",
     "TookOver",
     "KeyConflict",
-    "ApprovalAsked",
+    "ApprovalRequested",
     "ApprovalEnded",
     "AttemptStarted",
     "AttemptEnded",
@@ -250,7 +250,7 @@ const NOTICES: [&str; 25] = [
     "GuardTripped",
     "FenceLost",
     "StoreFailed",
-    "WouldHave",
+    "Shadowed",
     "CallFinished",
 ];
 
@@ -373,7 +373,7 @@ fn name_of_event(event: &CallEvent) -> &'static str {
             ApprovalOutcome::Granted(Some(_)) => "answered: granted, to be spent",
             ApprovalOutcome::Denied => "answered: denied",
             ApprovalOutcome::Unreachable => "answered: nobody",
-            ApprovalOutcome::PutToCaller(_) => "answered: put to caller",
+            ApprovalOutcome::ReturnedToCaller(_) => "answered: put to caller",
         },
         CallEvent::Spent(spend) => match spend {
             SpendVerdict::Spent => "spent",
@@ -417,7 +417,7 @@ fn name_of_notice(notice: &CallNotice) -> &'static str {
         CallNotice::Replayed { .. } => "Replayed",
         CallNotice::TookOver => "TookOver",
         CallNotice::KeyConflict => "KeyConflict",
-        CallNotice::ApprovalAsked => "ApprovalAsked",
+        CallNotice::ApprovalRequested => "ApprovalRequested",
         CallNotice::ApprovalEnded { .. } => "ApprovalEnded",
         CallNotice::AttemptStarted { .. } => "AttemptStarted",
         CallNotice::AttemptEnded { .. } => "AttemptEnded",
@@ -435,7 +435,7 @@ fn name_of_notice(notice: &CallNotice) -> &'static str {
         CallNotice::GuardTripped { .. } => "GuardTripped",
         CallNotice::FenceLost => "FenceLost",
         CallNotice::StoreFailed { .. } => "StoreFailed",
-        CallNotice::WouldHave(_) => "WouldHave",
+        CallNotice::Shadowed(_) => "Shadowed",
         CallNotice::CallFinished { .. } => "CallFinished",
     }
 }

@@ -105,7 +105,7 @@ impl SimulatedWorld {
             ToolClass::Unknown => policy.dedupe.on_store_failure == StoreFailurePolicy::GoOn,
         };
         let is_explicit =
-            matches!(self.model.goals[running.wish].kind, CallIdentity::Explicit(_) | CallIdentity::Turn(_));
+            matches!(self.model.goals[running.goal].kind, CallIdentity::Explicit(_) | CallIdentity::Turn(_));
         let by_key = !is_explicit || policy.dedupe.explicit_key_on_store_failure == StoreFailurePolicy::GoOn;
         match by_class && by_key && !request.hints.safety_critical {
             true => Ok(()),
@@ -186,14 +186,14 @@ impl SimulatedWorld {
     pub(crate) fn block(&mut self, node: usize, until: u64) {
         let now = self.clock(node);
         let home = &mut self.nodes[node];
-        let life = home.identity.started;
+        let generation = home.identity.started;
         if home.alive {
             let _changes = home.trust.block_tool(&tool(), "by hand", NotifyChoice::Yes, now);
             home.blocked = true;
             home.blocked_at = Some(self.now);
             self.trust_was_set(node, TrustState::Blocked);
             self.log_event(format!("the tool is blocked at process {node}"));
-            self.later(until, SimulationEvent::Unblock { node, life });
+            self.later(until, SimulationEvent::Unblock { node, generation });
         }
     }
 
@@ -209,9 +209,9 @@ impl SimulatedWorld {
     /// Schedules signs of life for an attempt that has begun.
     pub(crate) fn plan_progress(&mut self, node: usize, number: u64, attempt: u64) {
         if self.draw_late_fault(self.weather.progress) {
-            let life = self.nodes[node].identity.started;
+            let generation = self.nodes[node].identity.started;
             let after = self.third.between(200, 20_000);
-            self.later(after, SimulationEvent::Progress { node, life, number, attempt });
+            self.later(after, SimulationEvent::Progress { node, generation, number, attempt });
         }
     }
 

@@ -71,7 +71,7 @@ use steadfast_core::dedupe::{Claim, DedupeRecord, DedupeState, RecordAddress};
 use crate::model::{CallIdentity, Effect, GoalStatus, GroundTruth, UniqueEffect};
 use crate::store_loss::RecordLookup;
 use crate::system::SimulatedWorld;
-use crate::transition::COMMAND_LIVES;
+use crate::transition::COMMAND_LIFETIME;
 use crate::turns;
 
 /// A violated invariant: its name and a description.
@@ -167,14 +167,14 @@ pub(crate) fn once_for_the_obedient(model: &GroundTruth, new: &Effect) -> Result
         return Ok(());
     }
     let of_the_same = |other: &&Effect| {
-        other.wish == new.wish
+        other.goal == new.goal
             && !forgotten(model, other, new, RecordLookup::EqualArguments)
             && !has_waited(model, other, new)
     };
     match model.effects.iter().find(of_the_same) {
         Some(first) => Err((
             "once for the obedient",
-            format!("wish {} had effect {} and has effect {} now", new.wish, first.number, new.number),
+            format!("wish {} had effect {} and has effect {} now", new.goal, first.number, new.number),
         )),
         None => Ok(()),
     }
@@ -194,7 +194,7 @@ impl SimulatedWorld {
         let running = home.calls.get(&claim.owner.call)?;
         let index = claim.address.index().filter(|_| claim.rules.double_dispatch && self.defect.is_none())?;
         let arrived = home.moment(running.call.arrived());
-        let came_before = |record: &&DedupeRecord| {
+        let is_earlier = |record: &&DedupeRecord| {
             let two_ids = match claim.address {
                 RecordAddress::CallId { id, .. } => record.call_id.is_some_and(|call_id| call_id != id),
                 RecordAddress::Keyless { .. } | RecordAddress::Explicit(_) => false,
@@ -204,10 +204,10 @@ impl SimulatedWorld {
             is_over
                 && !two_ids
                 && finished_at.is_some_and(|finished_at| {
-                    arrived + COMMAND_LIVES < *finished_at && self.now.since(*finished_at).as_secs() < 600
+                    arrived + COMMAND_LIFETIME < *finished_at && self.now.since(*finished_at).as_secs() < 600
                 })
         };
-        let record = before.iter().find(came_before)?;
+        let record = before.iter().find(is_earlier)?;
         Some((
             "one effect for a double dispatch",
             format!(
@@ -221,18 +221,18 @@ impl SimulatedWorld {
 
     /// Checked at rest.
     pub(crate) fn obedient_at_rest(&self) -> Result<(), InvariantViolation> {
-        for (number, wish) in self.model.goals.iter().enumerate() {
-            let is_done = match wish.fate {
+        for (number, goal) in self.model.goals.iter().enumerate() {
+            let is_done = match goal.fate {
                 GoalStatus::Refused => true,
                 GoalStatus::Done => {
-                    self.model.effects_like(wish) > wish.before.filter(|_| wish.is_indexed()).unwrap_or(0)
+                    self.model.matching_effects(goal) > goal.before.filter(|_| goal.is_indexed()).unwrap_or(0)
                 }
                 GoalStatus::Open => false,
             };
-            if self.is_obedient(number) && !matches!(wish.kind, CallIdentity::Turn(_)) && !is_done {
+            if self.is_obedient(number) && !matches!(goal.kind, CallIdentity::Turn(_)) && !is_done {
                 return Err((
                     "done for the obedient",
-                    format!("wish {number} is {:?} after {} tries", wish.fate, wish.tries),
+                    format!("wish {number} is {:?} after {} tries", goal.fate, goal.tries),
                 ));
             }
         }

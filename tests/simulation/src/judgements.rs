@@ -95,8 +95,8 @@ impl SimulatedWorld {
         let (is_first, arrived) = (running.attempts == 0, running.call.arrived());
         let is_open = matches!(running.call.state(), "Marking" | "Settling");
         let severities = running.call.policy().trust.severities.clone();
-        let client = self.model.goals[running.wish].client;
-        let arguments = digest(self.model.goals[running.wish].arguments);
+        let client = self.model.goals[running.goal].client;
+        let arguments = digest(self.model.goals[running.goal].arguments);
         let again = notices.iter().any(|notice| matches!(notice, CallNotice::RetryScheduled { .. }));
         for notice in notices {
             if let CallNotice::AttemptStarted { .. } = notice
@@ -108,7 +108,7 @@ impl SimulatedWorld {
             if let CallNotice::CallBlocked { code: Code::Overloaded, .. } = notice {
                 self.check_limit_reached(node, number)?;
             }
-            if let CallNotice::ApprovalAsked = notice {
+            if let CallNotice::ApprovalRequested = notice {
                 self.check_approval_reason(node, number)?;
             }
             let observations = &mut self.nodes[node].observations;
@@ -336,7 +336,7 @@ impl SimulatedWorld {
     pub(crate) fn stopped(&self, node: usize, number: u64) -> Vec<ActiveRefusal> {
         let home = &self.nodes[node];
         let running = home.calls.get(&number).filter(|_| self.weather.mistaken);
-        let guard = running.and_then(|running| home.guards.get(&self.model.goals[running.wish].client));
+        let guard = running.and_then(|running| home.guards.get(&self.model.goals[running.goal].client));
         guard.map_or_else(Vec::new, |guard| guard.stopped(&self.weather.policy.guard, self.clock(node)))
     }
 

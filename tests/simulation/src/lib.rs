@@ -374,7 +374,7 @@ pub struct SimulationFailure {
     /// Description of the violation.
     pub description: String,
     /// Events until then, one line each.
-    pub story: Vec<String>,
+    pub trace: Vec<String>,
 }
 
 /// Tests the machines of one seed alone, then runs its world. Defects are planted in worlds only.

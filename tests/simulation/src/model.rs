@@ -100,7 +100,7 @@ pub(crate) enum UniqueEffect {
 pub(crate) struct Effect {
     pub(crate) at: Timestamp,
     pub(crate) intent: Option<UniqueEffect>,
-    pub(crate) wish: usize,
+    pub(crate) goal: usize,
     /// Client and arguments, from which the index is made.
     pub(crate) equal: (usize, u64),
     /// The claim under which it happened.
@@ -160,11 +160,11 @@ impl GroundTruth {
     }
 
     /// Returns the number of effects of the kind that this goal wants.
-    pub(crate) fn effects_like(&self, wish: &ClientGoal) -> usize {
-        let is_one = |effect: &&Effect| match (wish.kind, effect.intent) {
+    pub(crate) fn matching_effects(&self, goal: &ClientGoal) -> usize {
+        let is_one = |effect: &&Effect| match (goal.kind, effect.intent) {
             (CallIdentity::Explicit(key), intent) => intent == Some(UniqueEffect::Explicit(key)),
             (CallIdentity::CallId | CallIdentity::Keyless, None | Some(UniqueEffect::CallId(..))) => {
-                effect.equal == (wish.client, wish.arguments)
+                effect.equal == (goal.client, goal.arguments)
             }
             (
                 CallIdentity::CallId | CallIdentity::Keyless,

@@ -25,14 +25,14 @@ use crate::unknown_outcomes::ResponseKind;
 
 impl SimulatedWorld {
     pub(crate) fn arrive(&mut self, dispatch: usize) -> Result<(), InvariantViolation> {
-        let Dispatch { wish, call, connection, given_up, .. } = self.dispatches[dispatch];
-        let SimulatedConnection { node, life, open } = self.connections[connection];
+        let Dispatch { goal, call, connection, given_up, .. } = self.dispatches[dispatch];
+        let SimulatedConnection { node, generation, open } = self.connections[connection];
         // A call that its client has given up before the process took it up is not begun.
         if !open || given_up {
             return Ok(());
         }
         let home = &self.nodes[node];
-        if !home.alive || home.identity.started != life {
+        if !home.alive || home.identity.started != generation {
             return self.break_connection(connection);
         }
         if home.frozen_until > self.now {
@@ -45,13 +45,13 @@ impl SimulatedWorld {
         self.dispatches[dispatch].taken = Some(self.now);
         let number = self.nodes[node].next_call;
         self.nodes[node].next_call += 1;
-        let request = self.request(node, number, (wish, call));
-        let (number, step) = self.begin(node, request, wish, dispatch, None)?;
+        let request = self.request(node, number, (goal, call));
+        let (number, step) = self.begin(node, request, goal, dispatch, None)?;
         self.act(node, number, step)
     }
 
-    pub(crate) fn request(&mut self, node: usize, number: u64, (wish, call): (usize, u32)) -> CallRequest {
-        let ClientGoal { client, kind, arguments, .. } = self.model.goals[wish].clone();
+    pub(crate) fn request(&mut self, node: usize, number: u64, (goal, call): (usize, u32)) -> CallRequest {
+        let ClientGoal { client, kind, arguments, .. } = self.model.goals[goal].clone();
         let mut limits = self.caller_limits();
         if self.fault(self.weather.deadlines) {
             limits.deadline = Some(self.clock(node) + Duration::from_millis(self.rng.between(10, 40_000)));
@@ -62,16 +62,16 @@ impl SimulatedWorld {
         let explicit = matches!(kind, CallIdentity::Explicit(_) | CallIdentity::Turn(_));
         let address = match kind {
             CallIdentity::Explicit(name) => RecordAddress::Explicit(key(&format!("key {name}"))),
-            CallIdentity::CallId => RecordAddress::CallId { id: key(&format!("call {wish} {call}")), index },
+            CallIdentity::CallId => RecordAddress::CallId { id: key(&format!("call {goal} {call}")), index },
             CallIdentity::Keyless => RecordAddress::Keyless { run: key(&run), index },
             CallIdentity::Turn(call) => RecordAddress::Explicit(self.turn_key(call)),
         };
         let safety_critical = self.weather.critical > 0
-            && !self.is_obedient(wish)
+            && !self.is_obedient(goal)
             && !matches!(kind, CallIdentity::Turn(_))
             && self.third.chance(self.weather.critical);
         CallRequest {
-            id: RequestId::new(format!("request-{wish}-{number}")).expect("a short text"),
+            id: RequestId::new(format!("request-{goal}-{number}")).expect("a short text"),
             tool: tool(),
             tool_call: None,
             context: None,
@@ -118,7 +118,7 @@ impl SimulatedWorld {
     ) {
         let now = self.now;
         let home = &mut self.nodes[node];
-        let life = home.identity.started;
+        let generation = home.identity.started;
         let (arrived, rest): (Vec<_>, Vec<_>) =
             std::mem::take(&mut home.written).into_iter().partition(|written| {
                 written.connection == connection && only.is_none_or(|only| *only == written.receipt)
@@ -131,7 +131,7 @@ impl SimulatedWorld {
                 .for_each(|handed| handed.has_arrived = true);
             // A message that crosses the answer proves nothing if the connection breaks at that very moment. The rule
             // takes it as proof all the same (it is not promised), and so does the model.
-            let client = self.model.goals[self.dispatches[dispatch].wish].client;
+            let client = self.model.goals[self.dispatches[dispatch].goal].client;
             if matches!(kind, ResponseKind::FinalUnknown | ResponseKind::PendingUnknown(_)) {
                 self.nodes[node].final_responses.insert(receipt.owner.clone(), client);
             }
@@ -155,11 +155,11 @@ impl SimulatedWorld {
                     delay,
                     SimulationEvent::Command {
                         node,
-                        life,
+                        generation,
                         number: 0,
                         command: 0,
                         store_command,
-                        then: ReplyHandling::Nobody,
+                        then: ReplyHandling::Ignore,
                     },
                 );
             }
@@ -180,7 +180,7 @@ impl SimulatedWorld {
     }
 
     pub(crate) fn act(&mut self, node: usize, number: u64, step: NextStep) -> Result<(), InvariantViolation> {
-        let life = self.nodes[node].identity.started;
+        let generation = self.nodes[node].identity.started;
         if !matches!(step, NextStep::Stay | NextStep::Answer { .. } | NextStep::CancelUpstream)
             && let Some(running) = self.nodes[node].calls.get_mut(&number)
         {
@@ -221,9 +221,9 @@ impl SimulatedWorld {
                     running.follows = Some(record);
                 }
                 // The fallback for a lost wake-up.
-                let look = self.rng.between(1_000, 8_000);
+                let poll_delay = self.rng.between(1_000, 8_000);
                 let command = self.nodes[node].calls.get(&number).map_or(0, |running| running.command);
-                self.later(look, SimulationEvent::LookOut { node, life, number, command });
+                self.later(poll_delay, SimulationEvent::Poll { node, generation, number, command });
             }
             NextStep::AwaitEnd(record) => {
                 if let Some(running) = self.nodes[node].calls.get_mut(&number) {
@@ -244,11 +244,11 @@ impl SimulatedWorld {
                         format!("call {number} of {session:?} shares {id:?} of {:?}", parked.session),
                     ));
                 }
-                let thinks = self.rng.between(100, 60_000);
-                self.later(thinks, SimulationEvent::Person { node, life, number });
+                let think_time = self.rng.between(100, 60_000);
+                self.later(think_time, SimulationEvent::ApproverAnswers { node, generation, number });
                 let record = self.nodes[node].calls.get(&number).and_then(|running| running.call.record());
                 if let Some(owner) = record.map(|record| record.owner.clone()) {
-                    self.later(self.renewal(), SimulationEvent::Renew { node, life, number, owner });
+                    self.later(self.renewal(), SimulationEvent::Renew { node, generation, number, owner });
                 }
             }
             NextStep::Run(run) => {
@@ -281,7 +281,7 @@ impl SimulatedWorld {
                 running.woken_at = due;
             }
             let due = due.map(|due| self.nodes[node].moment(due));
-            self.at(due.unwrap_or(self.now), SimulationEvent::Timer { node, life, number });
+            self.at(due.unwrap_or(self.now), SimulationEvent::Timer { node, generation, number });
         }
         self.feed_deferred(node, number)
     }
@@ -290,7 +290,7 @@ impl SimulatedWorld {
     fn known_to(&self, node: usize, number: u64) -> LocalKnowledge {
         let home = &self.nodes[node];
         let Some(running) = home.calls.get(&number) else { return LocalKnowledge::default() };
-        let client = self.model.goals[running.wish].client;
+        let client = self.model.goals[running.goal].client;
         let received = running.received;
         let had_arrived = |owner: &ClaimOwner| {
             home.handed.iter().any(|one| one.at <= received && one.owner == *owner && one.has_arrived)
@@ -320,7 +320,7 @@ impl SimulatedWorld {
 
     /// Sends a command to the store. The command or its reply may get lost, or it may come late.
     pub(crate) fn command(&mut self, node: usize, number: u64, store_command: StoreCommand) {
-        let life = self.nodes[node].identity.started;
+        let generation = self.nodes[node].identity.started;
         let Some(running) = self.nodes[node].calls.get_mut(&number) else { return };
         running.command += 1;
         let (command, renewed_by) = (running.command, running.renewed_by);
@@ -332,7 +332,7 @@ impl SimulatedWorld {
                 patience,
                 SimulationEvent::Reply {
                     node,
-                    life,
+                    generation,
                     number,
                     command,
                     event: Box::new(CallEvent::StoreFailed(fault)),
@@ -360,7 +360,7 @@ impl SimulatedWorld {
             travel,
             SimulationEvent::Command {
                 node,
-                life,
+                generation,
                 number,
                 command,
                 store_command: Box::new(store_command),
@@ -431,8 +431,8 @@ impl SimulatedWorld {
                 let verdict = self.store.renew(&record, &keep, watch, now);
                 Some(CallEvent::Renewed { owner: record.owner, sent, verdict })
             }
-            StoreCommand::Share(life, snapshot) => {
-                self.share(node, life, &snapshot);
+            StoreCommand::Share(generation, snapshot) => {
+                self.share(node, generation, &snapshot);
                 Some(CallEvent::Probed)
             }
             StoreCommand::Save(save) => Some(CallEvent::Saved(self.save(&save))),
@@ -481,8 +481,8 @@ impl SimulatedWorld {
     ) -> Result<(), InvariantViolation> {
         let record = self.nodes[node].calls.get(&number).and_then(|running| running.call.record()).cloned();
         let Some(record) = record.filter(|record| record.owner == *owner) else { return Ok(()) };
-        let life = self.nodes[node].identity.started;
-        self.later(self.renewal(), SimulationEvent::Renew { node, life, number, owner: owner.clone() });
+        let generation = self.nodes[node].identity.started;
+        self.later(self.renewal(), SimulationEvent::Renew { node, generation, number, owner: owner.clone() });
         // One renewal at a time.
         if self.nodes[node].calls.get(&number).is_some_and(|running| running.call.state() == "Renewing") {
             return Ok(());
@@ -499,10 +499,10 @@ impl SimulatedWorld {
                 running.renewed_by = self.now + Duration::from_millis(travel);
             }
             let (store_command, then) =
-                (Box::new(StoreCommand::Renew(record, self.clock(node))), ReplyHandling::Nobody);
+                (Box::new(StoreCommand::Renew(record, self.clock(node))), ReplyHandling::Ignore);
             self.later(
                 travel,
-                SimulationEvent::Command { node, life, number, command: 0, store_command, then },
+                SimulationEvent::Command { node, generation, number, command: 0, store_command, then },
             );
             return Ok(());
         }

@@ -13,7 +13,7 @@ impl Rng {
     }
 
     /// Creates a second generator for the same seed, for decisions that must not disturb the first.
-    pub(crate) fn beside(seed: u64) -> Self {
+    pub(crate) fn separate(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x2545_F491_4F6C_DD1D) ^ SALT)
     }
 

@@ -38,7 +38,7 @@ pub(crate) enum ClientBehavior {
 pub(crate) struct Scenario {
     pub(crate) processes: usize,
     pub(crate) clients: usize,
-    pub(crate) wishes: u64,
+    pub(crate) goal_count: u64,
     pub(crate) arguments: u64,
     pub(crate) leases: OwnerLiveness,
     /// `Seen` if tools are child processes, whose end can be observed; `Unseen` if they are remote.
@@ -160,7 +160,7 @@ impl Scenario {
             agents: (0..clients)
                 .map(|_| if rng.chance(60) { ClientBehavior::Obedient } else { ClientBehavior::Naive })
                 .collect(),
-            wishes: rng.between(2, 8),
+            goal_count: rng.between(2, 8),
             arguments: rng.between(1, 3),
             leases: if rng.chance(50) { OwnerLiveness::Process } else { OwnerLiveness::Time },
             policy: Arc::new(policy(rng)),
@@ -237,7 +237,7 @@ impl Scenario {
         self.store_lost = self.store_lost.max(20);
         self.cancels = self.cancels.max(40);
         self.tool_fails = self.tool_fails.max(50);
-        self.wishes = 8;
+        self.goal_count = 8;
         self.arguments = 3;
         self.storm = self.storm.min(30_000);
         let policy = Arc::make_mut(&mut self.policy);
@@ -306,7 +306,7 @@ impl Scenario {
     /// Draws a world in which many calls arrive at once with one key, sometimes with other arguments, and most of them
     /// fail.
     fn set_one_key(&mut self) {
-        (self.one_key, self.arguments, self.clients, self.wishes) = (true, 2, 3, 8);
+        (self.one_key, self.arguments, self.clients, self.goal_count) = (true, 2, 3, 8);
         self.agents = vec![ClientBehavior::Naive; 3];
         self.storm = self.storm.min(8_000);
         self.tool_fails = self.tool_fails.max(60);
@@ -329,7 +329,7 @@ impl Scenario {
 
     /// Draws a world in which models repeat failing calls between calls that work.
     fn set_looping_models(&mut self) {
-        (self.mistaken, self.arguments, self.clients, self.wishes) = (true, 2, 2, 14);
+        (self.mistaken, self.arguments, self.clients, self.goal_count) = (true, 2, 2, 14);
         self.agents = vec![ClientBehavior::Naive; 2];
         self.storm = 60_000;
         (self.tool_fails, self.tool_hangs, self.tool_lost, self.tool_doubts) = (0, 0, 0, 0);
@@ -453,7 +453,7 @@ impl Scenario {
 
     /// Draws a world in which no approval is requested although the tool has lost trust, so that it continues to fail.
     fn set_failures_without_trust(&mut self) {
-        (self.blocks, self.tool_fails, self.wishes, self.arguments) = (0, 60, 8, 3);
+        (self.blocks, self.tool_fails, self.goal_count, self.arguments) = (0, 60, 8, 3);
         self.storm = self.storm.min(200_000);
         let policy = Arc::make_mut(&mut self.policy);
         (policy.approval.when, policy.modes.trust) = (ApprovalTrigger::Never, EnforcementMode::Enforce);

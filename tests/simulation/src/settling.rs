@@ -31,7 +31,7 @@ use crate::transition::SimulationEvent;
 #[derive(Debug)]
 pub(crate) struct AttemptWork {
     node: usize,
-    life: u64,
+    generation: u64,
     /// The effect, until it happens.
     effect: Option<Effect>,
     /// Time at which it happens. `None` if it never does.
@@ -63,8 +63,8 @@ impl SimulatedWorld {
         // The limit that is written with the claim is counted from a slightly earlier time.
         let slack = Duration::from_secs(1);
         let last = (first + self.weather.policy.time.total + to_end).before(slack);
-        let life = self.nodes[node].identity.started;
-        self.works.insert(attempt, AttemptWork { node, life, effect: Some(effect), due: None, last });
+        let generation = self.nodes[node].identity.started;
+        self.works.insert(attempt, AttemptWork { node, generation, effect: Some(effect), due: None, last });
         if let Some(delay) = delay {
             self.schedule_effect(attempt, self.now + Duration::from_millis(delay));
         }
@@ -180,9 +180,9 @@ impl SimulatedWorld {
 
     /// Records that a process is gone. The leash kills its children, and no process waits for remote tools.
     pub(crate) fn limit_orphans(&mut self, node: usize) {
-        let life = self.nodes[node].identity.started;
+        let generation = self.nodes[node].identity.started;
         let settling = self.weather.policy.settling;
-        let works = self.works.iter().filter(|(_, work)| work.node == node && work.life == life);
+        let works = self.works.iter().filter(|(_, work)| work.node == node && work.generation == generation);
         let attempts: Vec<u64> = works.map(|(attempt, _)| *attempt).collect();
         for attempt in attempts {
             let span = match self.weather.end {
@@ -220,7 +220,7 @@ impl SimulatedWorld {
 
     /// Ends the child of a call that waits for the end of its attempt.
     pub(crate) fn end_child(&mut self, node: usize, number: u64) {
-        let life = self.nodes[node].identity.started;
+        let generation = self.nodes[node].identity.started;
         let Some(running) = self.nodes[node].calls.get_mut(&number) else { return };
         if !running.call.awaits_end() || std::mem::replace(&mut running.child_is_ending, true) {
             return;
@@ -241,7 +241,7 @@ impl SimulatedWorld {
         } else {
             millis(settling.grace) + self.rng.between(0, millis(settling.drain)) + self.rng.between(0, 8_000)
         };
-        self.later(takes, SimulationEvent::ChildEnded { node, life, number, attempt });
+        self.later(takes, SimulationEvent::ChildEnded { node, generation, number, attempt });
     }
 
     /// Records that the child of an attempt is gone, and that its last output was read.

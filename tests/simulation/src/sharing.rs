@@ -16,7 +16,7 @@ impl SimulatedWorld {
     /// Asks the store before a call becomes the probe.
     pub(crate) fn share_probe(&mut self, node: usize, number: u64) -> Result<(), InvariantViolation> {
         let now = self.now;
-        let life = self.nodes[node].identity.started;
+        let generation = self.nodes[node].identity.started;
         let snapshot = self.nodes[node].breaker.snapshot();
         let emptied = self.model.emptyings.len();
         let all_know = self.nodes.iter().all(|home| !home.alive || home.shared_after == emptied);
@@ -40,11 +40,14 @@ impl SimulatedWorld {
             let fault = CallEvent::StoreFailed(steadfast_core::call::StoreFault::NotDone);
             self.later(
                 travel,
-                SimulationEvent::Reply { node, life, number, command, event: Box::new(fault) },
+                SimulationEvent::Reply { node, generation, number, command, event: Box::new(fault) },
             );
         } else {
-            let store_command = Box::new(StoreCommand::Share(life, snapshot));
-            self.later(travel, SimulationEvent::Command { node, life, number, command, store_command, then });
+            let store_command = Box::new(StoreCommand::Share(generation, snapshot));
+            self.later(
+                travel,
+                SimulationEvent::Command { node, generation, number, command, store_command, then },
+            );
         }
         Ok(())
     }
@@ -64,8 +67,8 @@ impl SimulatedWorld {
 
     /// Merges the stored state and that of the process into the newer one. A state that a process sent before it died
     /// is only compared.
-    pub(crate) fn share(&mut self, node: usize, life: u64, sent: &BreakerSnapshot) {
-        let lives = self.nodes[node].alive && self.nodes[node].identity.started == life;
+    pub(crate) fn share(&mut self, node: usize, generation: u64, sent: &BreakerSnapshot) {
+        let lives = self.nodes[node].alive && self.nodes[node].identity.started == generation;
         if lives {
             self.adopt_shared(node);
         }
@@ -86,8 +89,8 @@ impl SimulatedWorld {
         self.store.breaker = Some(newer);
         for other in (0..self.nodes.len()).filter(|other| *other != node) {
             if !(self.faults_active() && self.side.chance(self.weather.wake_lost)) {
-                let (travel, life) = (self.side.between(0, 500), self.nodes[other].identity.started);
-                self.later(travel, SimulationEvent::Shared { node: other, life });
+                let (travel, generation) = (self.side.between(0, 500), self.nodes[other].identity.started);
+                self.later(travel, SimulationEvent::Shared { node: other, generation });
             }
         }
     }
@@ -95,19 +98,19 @@ impl SimulatedWorld {
     /// Schedules the storing of a changed breaker.
     pub(crate) fn share_soon(&mut self, node: usize) {
         if self.weather.shared_breakers {
-            let (gather, life) = (self.side.between(0, 50), self.nodes[node].identity.started);
-            self.later(gather, SimulationEvent::Share { node, life });
+            let (gather, generation) = (self.side.between(0, 50), self.nodes[node].identity.started);
+            self.later(gather, SimulationEvent::Share { node, generation });
         }
     }
 
     pub(crate) fn share_now(&mut self, node: usize) {
         if self.faults_active() && self.side.chance(self.weather.store_lost) {
-            let life = self.nodes[node].identity.started;
-            return self.later(2_000, SimulationEvent::Share { node, life });
+            let generation = self.nodes[node].identity.started;
+            return self.later(2_000, SimulationEvent::Share { node, generation });
         }
         let home = &self.nodes[node];
-        let (life, snapshot) = (home.identity.started, home.breaker.snapshot());
-        self.share(node, life, &snapshot);
+        let (generation, snapshot) = (home.identity.started, home.breaker.snapshot());
+        self.share(node, generation, &snapshot);
         self.nodes[node].shared_after = self.model.emptyings.len();
     }
 

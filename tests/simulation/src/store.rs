@@ -89,9 +89,9 @@ impl SimulatedStore {
             return ClaimVerdict::RecordsLost;
         }
         if !watch.admits(claim.retry_safe, now) && self.defect != Some(Defect::EmptiedStoreTakesClaims) {
-            // Records that exist again are found as usual. Only a claim that would run the call has to come again.
-            let look = Claim { intent: ClaimIntent::Look, ..claim.clone() };
-            if self.records.claim(&look, known, &sight, now) == ClaimVerdict::Nothing {
+            // Records that exist again are found as usual. Only a claim that would run the call has to be repeated.
+            let lookup = Claim { intent: ClaimIntent::Look, ..claim.clone() };
+            if self.records.claim(&lookup, known, &sight, now) == ClaimVerdict::Nothing {
                 return match claim.intent {
                     ClaimIntent::Take { .. } => ClaimVerdict::StoreRecovering,
                     ClaimIntent::Look => ClaimVerdict::Nothing,

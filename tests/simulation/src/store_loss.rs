@@ -69,7 +69,7 @@ enum HolderContact {
     /// None yet.
     Silent,
     /// In time: the promise holds.
-    Heard,
+    Reached,
     /// None in time, or a call that could not know of it took its key before.
     Lost,
 }
@@ -109,7 +109,7 @@ impl GroundTruth {
             if let Some(claim) = emptying.claims.get_mut(owner)
                 && claim.holder == HolderContact::Silent
             {
-                claim.holder = if in_time { HolderContact::Heard } else { HolderContact::Lost };
+                claim.holder = if in_time { HolderContact::Reached } else { HolderContact::Lost };
             }
         }
     }
@@ -151,7 +151,7 @@ impl StoreLoss {
         match claim.holder {
             HolderContact::Lost => true,
             HolderContact::Silent if claimed >= self.at + self.lease => true,
-            HolderContact::Silent | HolderContact::Heard => {
+            HolderContact::Silent | HolderContact::Reached => {
                 claim.hidden && by == RecordLookup::EqualArguments
             }
         }

@@ -77,7 +77,7 @@ pub struct Summary {
 /// The state of a call as the world sees it.
 pub(crate) struct ActiveCall {
     pub(crate) call: Call,
-    pub(crate) wish: usize,
+    pub(crate) goal: usize,
     pub(crate) dispatch: usize,
     /// The number of the attempt that runs.
     pub(crate) attempt: Option<RunningAttempt>,
@@ -254,14 +254,14 @@ pub(crate) struct SharedToolMachines {
 #[derive(Clone, Debug)]
 pub(crate) struct SimulatedConnection {
     pub(crate) node: usize,
-    pub(crate) life: u64,
+    pub(crate) generation: u64,
     pub(crate) open: bool,
 }
 
 /// One transmission of a goal.
 #[derive(Clone, Debug)]
 pub(crate) struct Dispatch {
-    pub(crate) wish: usize,
+    pub(crate) goal: usize,
     /// Number of the call among those for this goal. Each has its own call id.
     pub(crate) call: u32,
     pub(crate) connection: usize,
@@ -279,13 +279,13 @@ pub(crate) struct Dispatch {
 
 impl Dispatch {
     pub(crate) fn new(
-        (wish, call): (usize, u32),
+        (goal, call): (usize, u32),
         connection: usize,
         receipts: Vec<DeliveryReceipt>,
         sent: Timestamp,
     ) -> Self {
         Self {
-            wish,
+            goal,
             call,
             connection,
             answered: false,
@@ -343,24 +343,24 @@ pub(crate) struct SimulatedWorld {
     pub(crate) jumps: Vec<(Timestamp, Duration)>,
     pub(crate) summary: Summary,
     /// The scenario and the most recent events.
-    story: VecDeque<String>,
+    trace: VecDeque<String>,
     /// Number of lines that are missing between them.
     forgotten: usize,
 }
 
 /// Time at which a world begins. Clocks that are behind show less, but never zero.
-pub(crate) const DAWN: Timestamp = Timestamp::from_millis(1_000_000);
+pub(crate) const WORLD_START: Timestamp = Timestamp::from_millis(1_000_000);
 /// Maximum difference between a machine's clock and the store's clock, in milliseconds.
 const MOST_SKEW: u64 = 300_000;
 /// Long enough for every lease, hold and lingering attempt to be over.
-const AFTERMATH: u64 = 4 * 3600 * 1000;
+const SETTLE_MS: u64 = 4 * 3600 * 1000;
 /// Maximum number of events. A world that needs more is in a loop.
 const MOST_EVENTS: u64 = 200_000;
-const LONGEST_STORY: usize = 4000;
+const LONGEST_TRACE: usize = 4000;
 
 impl SimulatedWorld {
     pub(crate) fn new(seed: u64, defect: Option<Defect>) -> Self {
-        let (mut rng, mut side) = (Rng::new(seed), Rng::beside(seed));
+        let (mut rng, mut side) = (Rng::new(seed), Rng::separate(seed));
         let (mut third, mut fourth) = (Rng::third(seed), Rng::fourth(seed));
         let mut weather = Scenario::of(&mut rng, &mut side);
         weather.shared_breakers = match defect {
@@ -400,7 +400,7 @@ impl SimulatedWorld {
             rng,
             side,
             third,
-            now: DAWN,
+            now: WORLD_START,
             queue: BTreeMap::new(),
             ticks: 0,
             model: GroundTruth::default(),
@@ -424,7 +424,7 @@ impl SimulatedWorld {
             submissions: Vec::new(),
             jumps: Vec::new(),
             summary: Summary::default(),
-            story: VecDeque::new(),
+            trace: VecDeque::new(),
             forgotten: 0,
             weather,
         };
@@ -444,7 +444,7 @@ impl SimulatedWorld {
 
     /// Runs until nothing more happens, then checks the final invariants.
     pub(crate) fn run_to_end(mut self) -> Result<Summary, Box<SimulationFailure>> {
-        let end = DAWN + Duration::from_millis(self.weather.storm + AFTERMATH);
+        let end = WORLD_START + Duration::from_millis(self.weather.storm + SETTLE_MS);
         while let Some(((at, _), happening)) = self.queue.pop_first() {
             self.now = self.now.max(at);
             self.summary.events += 1;
@@ -471,24 +471,24 @@ impl SimulatedWorld {
     }
 
     fn failed(self, (invariant, description): InvariantViolation) -> Box<SimulationFailure> {
-        let mut story = Vec::from(self.story);
+        let mut trace = Vec::from(self.trace);
         if self.forgotten > 0 {
-            story.insert(1, format!("... {} lines are left out ...", self.forgotten));
+            trace.insert(1, format!("... {} lines are left out ...", self.forgotten));
         }
-        Box::new(SimulationFailure { seed: self.seed, invariant, description, story })
+        Box::new(SimulationFailure { seed: self.seed, invariant, description, trace })
     }
 
     pub(crate) fn log_event(&mut self, line: String) {
-        self.story.push_back(format!("{}  {line}", invariants::clock(self.now)));
-        if self.story.len() > LONGEST_STORY {
-            self.story.remove(1);
+        self.trace.push_back(format!("{}  {line}", invariants::clock(self.now)));
+        if self.trace.len() > LONGEST_TRACE {
+            self.trace.remove(1);
             self.forgotten += 1;
         }
     }
 
     /// Creates an engine of this process. Two engines of one process number their calls together.
-    pub(crate) fn born(&self, number: usize, life: u64) -> SimulatedProcess {
-        let born = SimulatedProcess::born(number, life);
+    pub(crate) fn born(&self, number: usize, generation: u64) -> SimulatedProcess {
+        let born = SimulatedProcess::born(number, generation);
         match self.weather.twins && number == 1 {
             true => {
                 let identity = ProcessIdentity { pid: 0, ..born.identity };
@@ -510,7 +510,7 @@ impl SimulatedWorld {
 
     /// Returns true while faults may still occur.
     pub(crate) fn faults_active(&self) -> bool {
-        self.now < DAWN + Duration::from_millis(self.weather.storm)
+        self.now < WORLD_START + Duration::from_millis(self.weather.storm)
     }
 
     /// Draws a fault with this likelihood, while faults may still occur.
@@ -607,7 +607,7 @@ impl SimulatedWorld {
         {
             self.child_end_unseen(node, number);
         }
-        // A question counts for no statistic, although the claim is given back as after a refusal.
+        // A question counts for no statistic, although the claim is released as after a refusal.
         if !notices.contains(&CallNotice::InputRequired) {
             self.count_failure(node, number, &step);
         }
@@ -649,14 +649,14 @@ impl SimulatedWorld {
             | NextStep::CancelUpstream
             | NextStep::Stay => false,
         };
-        let life = self.nodes[node].identity.started;
+        let generation = self.nodes[node].identity.started;
         if let Some(running) =
             self.nodes[node].calls.get_mut(&number).filter(|running| fails && !running.counted)
             && !running.caller_is_done
         {
             running.counted = true;
-            let wish = &self.model.goals[running.wish];
-            *self.model.failures.entry((node, life, wish.client, wish.arguments)).or_default() += 1;
+            let goal = &self.model.goals[running.goal];
+            *self.model.failures.entry((node, generation, goal.client, goal.arguments)).or_default() += 1;
         }
         if let (NextStep::Answer { .. }, Some(running)) = (step, self.nodes[node].calls.get_mut(&number)) {
             running.caller_is_done = true;
@@ -667,7 +667,7 @@ impl SimulatedWorld {
         &mut self,
         node: usize,
         request: CallRequest,
-        wish: usize,
+        goal: usize,
         dispatch: usize,
         in_turn: Option<TurnMembership>,
     ) -> Result<(u64, NextStep), InvariantViolation> {
@@ -677,7 +677,7 @@ impl SimulatedWorld {
         };
         let seed = self.rng.next();
         let (now, clock, number) = (self.now, self.clock(node), request.number);
-        let client = self.model.goals[wish].client;
+        let client = self.model.goals[goal].client;
         let mut notices = Vec::new();
         self.order += 1;
         let received = self.order;
@@ -704,7 +704,7 @@ impl SimulatedWorld {
             number,
             ActiveCall {
                 call,
-                wish,
+                goal,
                 dispatch,
                 attempt: None,
                 last_attempt: 0,
@@ -740,7 +740,7 @@ impl SimulatedWorld {
         );
         self.summary.calls += 1;
         self.log_event(format!(
-            "process {node} call {number}: begins wish {wish} -> {}",
+            "process {node} call {number}: begins wish {goal} -> {}",
             brief(&format!("{step:?}"))
         ));
         self.count_failure(node, number, &step);
@@ -763,7 +763,7 @@ impl SimulatedWorld {
         let running = self.nodes[node].calls.get_mut(&number);
         let shared = running.as_ref().is_none_or(|running| is_shared(&running.call.request().tool));
         if let Some(in_turn) = running.and_then(|running| running.in_turn.as_mut()) {
-            notices.iter().for_each(|notice| in_turn.hear(notice, self.defect));
+            notices.iter().for_each(|notice| in_turn.record_notice(notice, self.defect));
         }
         for notice in notices {
             self.store.tables.coverage.notice(notice);
@@ -816,9 +816,9 @@ impl SimulatedWorld {
                         running.store_failed = true;
                     }
                     if let Some(running) = self.nodes[node].calls.get(&number) {
-                        let wish = &self.model.goals[running.wish];
-                        self.model.unprotected.insert((wish.client, wish.arguments));
-                        match wish.kind {
+                        let goal = &self.model.goals[running.goal];
+                        self.model.unprotected.insert((goal.client, goal.arguments));
+                        match goal.kind {
                             CallIdentity::Explicit(key) => drop(self.model.unprotected_keys.insert(key)),
                             // A call that has ended continues only with what it has to save.
                             CallIdentity::Turn(TurnCall { turn, call, .. })
@@ -849,7 +849,7 @@ impl SimulatedWorld {
                 | CallNotice::Following
                 | CallNotice::TookOver
                 | CallNotice::KeyConflict
-                | CallNotice::ApprovalAsked
+                | CallNotice::ApprovalRequested
                 | CallNotice::ApprovalEnded { .. }
                 | CallNotice::AttemptStarted { .. }
                 | CallNotice::AttemptEnded { .. }
@@ -860,7 +860,7 @@ impl SimulatedWorld {
                 | CallNotice::TrustChanged(_)
                 | CallNotice::GuardTripped { .. }
                 | CallNotice::StoreFailed { continues: false }
-                | CallNotice::WouldHave(_)
+                | CallNotice::Shadowed(_)
                 | CallNotice::CallFinished { .. } => {}
             }
         }
@@ -886,7 +886,7 @@ impl SimulatedWorld {
             if !dispatch.answered && self.connections[dispatch.connection].open {
                 return Err((
                     "an end",
-                    format!("wish {} waits on an open connection and was never answered", dispatch.wish),
+                    format!("wish {} waits on an open connection and was never answered", dispatch.goal),
                 ));
             }
         }
@@ -980,8 +980,8 @@ impl SimulatedWorld {
             for (node, number) in woken {
                 if !self.fault(self.weather.wake_lost) {
                     let delay = self.rng.between(0, 5);
-                    let life = self.nodes[node].identity.started;
-                    self.later(delay, SimulationEvent::Changed { node, life, number, key });
+                    let generation = self.nodes[node].identity.started;
+                    self.later(delay, SimulationEvent::Changed { node, generation, number, key });
                 }
             }
         }
@@ -990,17 +990,17 @@ impl SimulatedWorld {
 }
 
 impl SimulatedProcess {
-    pub(crate) fn born(number: usize, life: u64) -> Self {
+    pub(crate) fn born(number: usize, generation: u64) -> Self {
         let pid = u32::try_from(number).unwrap_or(0);
         Self {
-            identity: ProcessIdentity { boot: "boot".into(), pid, started: life },
+            identity: ProcessIdentity { boot: "boot".into(), pid, started: generation },
             ahead: 0,
             alive: true,
             frozen_until: Timestamp::ZERO,
             watch: MarkerWatch::default(),
             started_after: 0,
             shared_after: 0,
-            breaker: CircuitBreaker::numbered_from((number as u64 * 1_000 + life) * 1_000),
+            breaker: CircuitBreaker::numbered_from((number as u64 * 1_000 + generation) * 1_000),
             epoch: 0,
             budget: RetryBudget::default(),
             limiter: Limiter::default(),

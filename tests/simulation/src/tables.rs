@@ -23,7 +23,7 @@ use crate::invariants::InvariantViolation;
 /// The expected result of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ExpectedClaim {
-    Mine,
+    Acquired,
     Follow(RecordKey),
     Busy,
     Replay(ClaimOwner, ReplayReason),
@@ -86,7 +86,7 @@ impl StoreTableChecker {
         let (row, column, due) = expected(claim, picked, known, sight, now);
         self.coverage.count(CoverageTable::Claim, row, column);
         let got = match verdict {
-            ClaimVerdict::Acquired(_) | ClaimVerdict::Nothing => ExpectedClaim::Mine,
+            ClaimVerdict::Acquired(_) | ClaimVerdict::Nothing => ExpectedClaim::Acquired,
             ClaimVerdict::Follow(key) => ExpectedClaim::Follow(*key),
             ClaimVerdict::Busy => ExpectedClaim::Busy,
             ClaimVerdict::Replay(replay) => {
@@ -99,16 +99,17 @@ impl StoreTableChecker {
             ClaimVerdict::Conflict => ExpectedClaim::Conflict,
             ClaimVerdict::Full | ClaimVerdict::StoreRecovering | ClaimVerdict::RecordsLost => return,
         };
-        let looks = claim.intent == ClaimIntent::Look;
+        let is_lookup = claim.intent == ClaimIntent::Look;
         self.check(
-            got == due && matches!(verdict, ClaimVerdict::Nothing) == (looks && due == ExpectedClaim::Mine),
+            got == due
+                && matches!(verdict, ClaimVerdict::Nothing) == (is_lookup && due == ExpectedClaim::Acquired),
             || format!("a claim by {column} that found {row} should get {due:?} and got {verdict:?}"),
         );
         let moved = if let ClaimVerdict::Acquired(given) = verdict { given.index } else { None };
         self.index_stays((before, after), moved);
         let changed = changes(before, after);
         match (&due, verdict) {
-            (ExpectedClaim::Mine, ClaimVerdict::Acquired(given)) => {
+            (ExpectedClaim::Acquired, ClaimVerdict::Acquired(given)) => {
                 self.taken(claim, picked.map(|(record, _)| record), given, now, (before, after));
             }
             // The time for the unknown outcome begins to count here.
@@ -121,7 +122,7 @@ impl StoreTableChecker {
                     format!("{row}: it should be marked as {due:?}, and nothing else written: {marked:?}")
                 });
             }
-            (ExpectedClaim::Mine, _)
+            (ExpectedClaim::Acquired, _)
             | (
                 ExpectedClaim::Follow(_)
                 | ExpectedClaim::Busy
@@ -363,7 +364,7 @@ impl StoreTableChecker {
                 DedupeState::Unknown(UnknownOutcome { settles, observed, details: words, output })
             }
         };
-        let life = match save.ending {
+        let generation = match save.ending {
             RunOutcome::Done(_) => Some(save.keep.done),
             RunOutcome::Failed(_) => Some(save.keep.failed),
             RunOutcome::Unknown(_) => (!save.hold).then_some(save.keep.open),
@@ -377,7 +378,7 @@ impl StoreTableChecker {
             state,
             started: true,
             updated: now,
-            expires: life.map(|life| now + life),
+            expires: generation.map(|generation| now + generation),
             delivered: save.delivered.or(delivered_at),
             version: found.map_or(there.version, |record| record.version + 1),
             attempts: save.attempts[newest..].to_vec(),
@@ -602,14 +603,14 @@ fn expected(
     sight: LeaseSightFn<'_>,
     now: Timestamp,
 ) -> (&'static str, &'static str, ExpectedClaim) {
-    let Some((record, by)) = picked else { return ("nothing", "", ExpectedClaim::Mine) };
+    let Some((record, by)) = picked else { return ("nothing", "", ExpectedClaim::Acquired) };
     if record.digest != claim.digest || record.tool != claim.tool {
         return ("nothing", "another call", ExpectedClaim::Conflict);
     }
     let column = by.column();
     let owner = record.owner.clone();
     let (row, due) = match &record.state {
-        DedupeState::Inflight if owner == claim.owner => ("own token, in flight", ExpectedClaim::Mine),
+        DedupeState::Inflight if owner == claim.owner => ("own token, in flight", ExpectedClaim::Acquired),
         DedupeState::Inflight if holds(record, sight(&owner), now) => (
             "in flight, held",
             if by == ClaimLookup::Explicit && claim.best_effort {
@@ -618,9 +619,11 @@ fn expected(
                 ExpectedClaim::Follow(record.key)
             },
         ),
-        DedupeState::Inflight if !record.started => ("in flight, lapsed, not started", ExpectedClaim::Mine),
+        DedupeState::Inflight if !record.started => {
+            ("in flight, lapsed, not started", ExpectedClaim::Acquired)
+        }
         DedupeState::Inflight if record.retry_safe => {
-            ("in flight, lapsed, safe to repeat", ExpectedClaim::Mine)
+            ("in flight, lapsed, safe to repeat", ExpectedClaim::Acquired)
         }
         DedupeState::Inflight => {
             let at = over_by(record, sight(&owner), &claim.rules, now);
@@ -642,11 +645,11 @@ fn expected(
             };
             match is_replayed {
                 true => ("failed, kept", ExpectedClaim::Replay(owner, again(by))),
-                false => ("failed, not kept", ExpectedClaim::Mine),
+                false => ("failed, not kept", ExpectedClaim::Acquired),
             }
         }
         DedupeState::Unknown(_) => unknown(claim, record, by, known, sight, now),
-        DedupeState::Cancelled => ("failed, not kept", ExpectedClaim::Mine),
+        DedupeState::Cancelled => ("failed, not kept", ExpectedClaim::Acquired),
     };
     (row, column, due)
 }
@@ -674,7 +677,7 @@ fn done(
     if !is_delivered {
         return match now < record.updated + claim.rules.undelivered {
             true => (row, ExpectedClaim::Replay(owner(), ReplayReason::Undelivered)),
-            false => ("done, not delivered for long", ExpectedClaim::Mine),
+            false => ("done, not delivered for long", ExpectedClaim::Acquired),
         };
     }
     let two_ids = matches!(claim.address, RecordAddress::CallId { id, .. } if record.call_id.is_some_and(|call_id| call_id != id));
@@ -687,7 +690,7 @@ fn done(
             ("done, delivered, overlaps by age", ExpectedClaim::Replay(owner(), ReplayReason::DoubleDispatch))
         }
         true => ("done, delivered, overlaps", ExpectedClaim::Replay(owner(), ReplayReason::DoubleDispatch)),
-        false => (row, ExpectedClaim::Mine),
+        false => (row, ExpectedClaim::Acquired),
     }
 }
 
@@ -722,7 +725,7 @@ fn unknown(
     };
     let holds = claim.rules.after_unknown == UnknownOutcomePolicy::Hold || record.expires.is_none();
     let runs = by == ClaimLookup::Equal && !holds && row != "unknown, settled, told";
-    (row, if runs { ExpectedClaim::Mine } else { ExpectedClaim::Final(owner) })
+    (row, if runs { ExpectedClaim::Acquired } else { ExpectedClaim::Final(owner) })
 }
 
 /// Returns the record that decides a claim, and how it was found.

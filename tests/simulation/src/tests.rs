@@ -45,7 +45,7 @@ fn sf_8_every_planted_defect_is_found() {
             failure.invariant,
             failure.description
         );
-        assert!(!failure.story.is_empty(), "a failure has a story");
+        assert!(!failure.trace.is_empty(), "a failure has a story");
     }
 }
 

@@ -20,7 +20,7 @@ use crate::turns;
 
 impl SimulatedWorld {
     pub(crate) fn start_tool(&mut self, node: usize, number: u64) -> Result<(), InvariantViolation> {
-        let (now, clock, life) = (self.now, self.clock(node), self.nodes[node].identity.started);
+        let (now, clock, generation) = (self.now, self.clock(node), self.nodes[node].identity.started);
         let policy = self.policy();
         self.attempts += 1;
         let attempt_number = self.attempts;
@@ -54,7 +54,7 @@ impl SimulatedWorld {
         running.last_attempt = attempt_number;
         running.child_is_ending = false;
         let first_start = *running.first_attempt.get_or_insert(now);
-        let (wish, record) = (running.wish, running.call.claimed_record().cloned());
+        let (goal, record) = (running.goal, running.call.claimed_record().cloned());
         let dispatch = running.dispatch;
         self.may_start(node, number)?;
         self.plan_progress(node, number, attempt_number);
@@ -65,14 +65,14 @@ impl SimulatedWorld {
             self.one_probe(node, probe)?;
         }
         if let Some(submission) = submission {
-            self.turn_may_start(submission, self.model.goals[wish].kind, claimed, first)?;
+            self.turn_may_start(submission, self.model.goals[goal].kind, claimed, first)?;
         }
         if let Some(record) = &record {
             self.sent.insert(record.owner.clone());
             if first {
                 self.later(
                     self.renewal(),
-                    SimulationEvent::Renew { node, life, number, owner: record.owner.clone() },
+                    SimulationEvent::Renew { node, generation, number, owner: record.owner.clone() },
                 );
             }
         }
@@ -80,17 +80,17 @@ impl SimulatedWorld {
         // While faults occur, some take longer than they may.
         let works =
             self.rng.between(1, if self.faults_active() { 3_000 } else { 1_000 }) + self.draw_tool_delay();
-        let ClientGoal { client, kind, arguments, .. } = self.model.goals[wish].clone();
+        let ClientGoal { client, kind, arguments, .. } = self.model.goals[goal].clone();
         let intent = match kind {
             CallIdentity::Explicit(key) => Some(UniqueEffect::Explicit(key)),
-            CallIdentity::CallId => Some(UniqueEffect::CallId(wish, self.dispatches[dispatch].call)),
+            CallIdentity::CallId => Some(UniqueEffect::CallId(goal, self.dispatches[dispatch].call)),
             CallIdentity::Keyless => None,
             CallIdentity::Turn(call) => Some(UniqueEffect::Turn(call)),
         };
         let effect = Effect {
             at: now,
             intent,
-            wish,
+            goal,
             equal: (client, arguments),
             owner,
             claimed,
@@ -99,12 +99,12 @@ impl SimulatedWorld {
         };
         let answer = |outcome| SimulationEvent::ToolAnswers {
             node,
-            life,
+            generation,
             number,
             attempt: attempt_number,
             outcome: Box::new(outcome),
         };
-        if self.weather.mistaken && self.faults_active() && self.model.goals[wish].arguments == 0 {
+        if self.weather.mistaken && self.faults_active() && self.model.goals[goal].arguments == 0 {
             let fault =
                 AttemptFault::new(FaultSource::JsonRpc { code: -32602 }, "Missing required parameter: path");
             self.later(works, answer(AttemptReport::Failure { fault, output: None }));
@@ -196,7 +196,7 @@ impl SimulatedWorld {
 
     /// Sends a cancellation to a tool. It may ignore it, answer with an error, or still succeed.
     pub(crate) fn cancel_upstream(&mut self, node: usize, number: u64) {
-        let life = self.nodes[node].identity.started;
+        let generation = self.nodes[node].identity.started;
         let Some(running) = self.nodes[node].calls.get_mut(&number) else { return };
         let attempt = running.last_attempt;
         match &mut running.attempt {
@@ -207,19 +207,19 @@ impl SimulatedWorld {
         self.cancel_work(attempt);
         let answer = |outcome| SimulationEvent::ToolAnswers {
             node,
-            life,
+            generation,
             number,
             attempt,
             outcome: Box::new(outcome),
         };
         if self.rng.chance(self.weather.cut_successes) {
-            // Only if it has had its effect by then.
+            // Only if it has taken effect by then.
             let late = self.rng.between(1, 20_000);
             self.later(late, answer(success(attempt)));
         } else if self.rng.chance(self.weather.cut_errors) {
             let soon = self.rng.between(1, 4_000);
             let fault = match self.rng.between(0, 2) {
-                // The attempt had not even been sent, and is not sent any more.
+                // The attempt had not even been sent, and is not sent now.
                 0 if !self.has_happened(attempt) && self.third.chance(50) => {
                     self.never_happens(attempt);
                     AttemptFault::new(
@@ -244,17 +244,17 @@ impl SimulatedWorld {
 
     pub(crate) fn effect(&mut self, effect: Effect) -> Result<(), InvariantViolation> {
         let effect = Effect { at: self.now, ..effect };
-        let wish = effect.wish;
+        let goal = effect.goal;
         self.log_event(format!(
-            "EFFECT {} for wish {wish} ({:?}, arguments {})",
-            effect.number, self.model.goals[wish].kind, effect.equal.1
+            "EFFECT {} for wish {goal} ({:?}, arguments {})",
+            effect.number, self.model.goals[goal].kind, effect.equal.1
         ));
         self.summary.effects += 1;
         if !self.retry_safe() {
             let after_telling = self.weather.policy.dedupe.after_telling;
             self.check_not_settled(&effect)?;
             invariants::effect(&self.model, &effect, after_telling)?;
-            if self.is_obedient(wish) {
+            if self.is_obedient(goal) {
                 invariants::once_for_the_obedient(&self.model, &effect)?;
             }
         } else if let Some(UniqueEffect::Turn(made)) = effect.intent
@@ -304,8 +304,8 @@ impl SimulatedWorld {
             self.take_for_an_answer(node, number, fault);
         }
         let (arguments, client) = {
-            let wish = &self.model.goals[self.nodes[node].calls[&number].wish];
-            (wish.arguments, wish.client)
+            let goal = &self.model.goals[self.nodes[node].calls[&number].goal];
+            (goal.arguments, goal.client)
         };
         if self.defect == Some(Defect::GuardCountsRetries)
             && let AttemptReport::Failure { fault, .. } = &outcome
@@ -421,7 +421,7 @@ impl SimulatedWorld {
             true => self.abandon_attempt(attempt),
             // An error that comes after the cut does not end the attempt.
             false if is_cut => {}
-            // Nor does one that comes after its caller has withdrawn the call.
+            // Nor does one that comes after its caller has cancelled the call.
             false if is_cancelled => self.limit_effect(attempt, self.now + settling.linger),
             false => self.limit_effect(attempt, self.now + settling.settle),
         }

@@ -25,7 +25,7 @@ use crate::turns::SimulatedTurnEvent;
 pub(crate) enum SimulationEvent {
     /// A client sends a call for a goal, again if need be.
     Send {
-        wish: usize,
+        goal: usize,
     },
     /// A dispatch arrives at a process.
     Arrive {
@@ -42,7 +42,7 @@ pub(crate) enum SimulationEvent {
     /// A process learns that a caller has left its call.
     Left {
         node: usize,
-        life: u64,
+        generation: u64,
         number: u64,
         dispatch: usize,
         departure: Departure,
@@ -50,7 +50,7 @@ pub(crate) enum SimulationEvent {
     /// A command reaches the store.
     Command {
         node: usize,
-        life: u64,
+        generation: u64,
         number: u64,
         command: u64,
         store_command: Box<StoreCommand>,
@@ -59,7 +59,7 @@ pub(crate) enum SimulationEvent {
     /// The store's reply reaches the process.
     Reply {
         node: usize,
-        life: u64,
+        generation: u64,
         number: u64,
         command: u64,
         event: Box<CallEvent>,
@@ -67,27 +67,27 @@ pub(crate) enum SimulationEvent {
     /// A timer of a call fires.
     Timer {
         node: usize,
-        life: u64,
+        generation: u64,
         number: u64,
     },
     /// A follower polls, in case a wake-up was lost.
-    LookOut {
+    Poll {
         node: usize,
-        life: u64,
+        generation: u64,
         number: u64,
         command: u64,
     },
     /// A followed record changed.
     Changed {
         node: usize,
-        life: u64,
+        generation: u64,
         number: u64,
         key: RecordKey,
     },
     /// A holder renews its lease.
     Renew {
         node: usize,
-        life: u64,
+        generation: u64,
         number: u64,
         owner: ClaimOwner,
     },
@@ -98,7 +98,7 @@ pub(crate) enum SimulationEvent {
     /// The child process of an attempt is gone.
     ChildEnded {
         node: usize,
-        life: u64,
+        generation: u64,
         number: u64,
         attempt: u64,
     },
@@ -123,7 +123,7 @@ pub(crate) enum SimulationEvent {
     },
     ReadEnds {
         node: usize,
-        life: u64,
+        generation: u64,
         read: usize,
     },
     ReadAnswered {
@@ -132,15 +132,15 @@ pub(crate) enum SimulationEvent {
     /// A tool answers.
     ToolAnswers {
         node: usize,
-        life: u64,
+        generation: u64,
         number: u64,
         attempt: u64,
         outcome: Box<AttemptReport>,
     },
     /// An operator answers.
-    Person {
+    ApproverAnswers {
         node: usize,
-        life: u64,
+        generation: u64,
         number: u64,
     },
     /// An answer reaches its client.
@@ -152,24 +152,24 @@ pub(crate) enum SimulationEvent {
     /// A process checks whether a connection is still open.
     StillOpen {
         node: usize,
-        life: u64,
+        generation: u64,
         connection: usize,
         receipt: DeliveryReceipt,
     },
     /// A process stores the state of its breaker.
     Share {
         node: usize,
-        life: u64,
+        generation: u64,
     },
     /// A process learns that another one has stored the state of its breaker.
     Shared {
         node: usize,
-        life: u64,
+        generation: u64,
     },
     /// A process repeats its deferred writes.
     Keep {
         node: usize,
-        life: u64,
+        generation: u64,
     },
     Crash {
         node: usize,
@@ -199,16 +199,16 @@ pub(crate) enum SimulationEvent {
     },
     Unblock {
         node: usize,
-        life: u64,
+        generation: u64,
     },
     /// An operator restores trust in the tool.
-    Pardon {
+    TrustReset {
         node: usize,
     },
     /// A tool shows a sign of life.
     Progress {
         node: usize,
-        life: u64,
+        generation: u64,
         number: u64,
         attempt: u64,
     },
@@ -233,7 +233,7 @@ pub(crate) enum StoreCommand {
 pub(crate) enum ReplyHandling {
     Answer,
     LoseTheAnswer,
-    Nobody,
+    Ignore,
 }
 
 impl SimulatedWorld {
@@ -242,7 +242,7 @@ impl SimulatedWorld {
         let storm = self.weather.storm;
         let mut sends = Vec::new();
         for client in 0..self.weather.clients {
-            for _ in 0..self.weather.wishes {
+            for _ in 0..self.weather.goal_count {
                 let kind = match self.rng.between(0, 3) {
                     0 => CallIdentity::Explicit(self.rng.between(0, 2)),
                     1 => CallIdentity::CallId,
@@ -261,14 +261,14 @@ impl SimulatedWorld {
                     false => (kind, arguments),
                 };
                 self.model.goals.push(ClientGoal::new(client, kind, arguments));
-                let wish = self.model.goals.len() - 1;
+                let goal = self.model.goals.len() - 1;
                 let at = self.rng.between(0, storm);
-                self.later(at, SimulationEvent::Send { wish });
+                self.later(at, SimulationEvent::Send { goal });
                 sends.push(at);
                 // A second call that arrives after the answer to the first is meant as a second one.
-                if self.rng.chance(self.weather.double) && !self.is_obedient(wish) {
+                if self.rng.chance(self.weather.double) && !self.is_obedient(goal) {
                     let twice = self.rng.between(1, 30);
-                    self.later(at + twice, SimulationEvent::Send { wish });
+                    self.later(at + twice, SimulationEvent::Send { goal });
                 }
             }
             if self.weather.agents[client] == ClientBehavior::Naive {
@@ -302,7 +302,7 @@ impl SimulatedWorld {
         // A tool that failed often enough is blocked until an operator restores trust. That happens after the faults.
         for node in 0..self.nodes.len() {
             for after in [300_000, 1_800_000, 3_600_000] {
-                self.later(storm + after, SimulationEvent::Pardon { node });
+                self.later(storm + after, SimulationEvent::TrustReset { node });
             }
         }
         if self.weather.operator > 0 {
@@ -328,9 +328,9 @@ impl SimulatedWorld {
     }
 
     pub(crate) fn happen(&mut self, happening: SimulationEvent) -> Result<(), InvariantViolation> {
-        if let Some((node, life)) = happening.at_process() {
+        if let Some((node, generation)) = happening.at_process() {
             let home = &self.nodes[node];
-            if !home.alive || home.identity.started != life {
+            if !home.alive || home.identity.started != generation {
                 return Ok(());
             }
             if home.frozen_until > self.now {
@@ -340,7 +340,7 @@ impl SimulatedWorld {
             }
         }
         match happening {
-            SimulationEvent::Send { wish } => self.send(wish),
+            SimulationEvent::Send { goal } => self.send(goal),
             SimulationEvent::Arrive { dispatch } => self.arrive(dispatch),
             SimulationEvent::Impatient { dispatch } => self.impatient(dispatch),
             SimulationEvent::Break { connection } => self.break_connection(connection),
@@ -350,12 +350,12 @@ impl SimulatedWorld {
                 }
                 self.leave(node, number, departure)
             }
-            SimulationEvent::Command { node, life, number, command, store_command, then } => {
+            SimulationEvent::Command { node, generation, number, command, store_command, then } => {
                 let event = self.apply(node, *store_command);
                 let answer = match then {
                     ReplyHandling::Answer => event,
                     ReplyHandling::LoseTheAnswer => Some(CallEvent::StoreFailed(StoreFault::Unanswered)),
-                    ReplyHandling::Nobody => None,
+                    ReplyHandling::Ignore => None,
                 };
                 if let Some(event) = answer {
                     let late = if matches!(event, CallEvent::StoreFailed(_)) {
@@ -366,7 +366,7 @@ impl SimulatedWorld {
                     let delay = self.rng.between(0, 3) + late;
                     self.later(
                         delay,
-                        SimulationEvent::Reply { node, life, number, command, event: Box::new(event) },
+                        SimulationEvent::Reply { node, generation, number, command, event: Box::new(event) },
                     );
                 }
                 Ok(())
@@ -388,7 +388,7 @@ impl SimulatedWorld {
                     Ok(())
                 }
             }
-            SimulationEvent::LookOut { node, number, command, .. } => {
+            SimulationEvent::Poll { node, number, command, .. } => {
                 let follows = self.nodes[node]
                     .calls
                     .get(&number)
@@ -430,7 +430,7 @@ impl SimulatedWorld {
             SimulationEvent::ToolAnswers { node, number, attempt, outcome, .. } => {
                 self.tool_answers(node, number, attempt, *outcome)
             }
-            SimulationEvent::Person { node, number, .. } => self.person(node, number),
+            SimulationEvent::ApproverAnswers { node, number, .. } => self.person(node, number),
             SimulationEvent::Delivered { dispatch, result, about } => self.received(dispatch, &result, about),
             SimulationEvent::StillOpen { node, connection, receipt, .. } => {
                 if self.connections[connection].open {
@@ -455,8 +455,8 @@ impl SimulatedWorld {
             }
             SimulationEvent::Restart { node } if self.nodes[node].alive => Ok(()),
             SimulationEvent::Restart { node } => {
-                let life = self.nodes[node].identity.started + 1;
-                self.engines(node).into_iter().try_for_each(|engine| self.restart(engine, life))
+                let generation = self.nodes[node].identity.started + 1;
+                self.engines(node).into_iter().try_for_each(|engine| self.restart(engine, generation))
             }
             SimulationEvent::Freeze { node } => {
                 let span = match self.weather.naps {
@@ -516,11 +516,11 @@ impl SimulatedWorld {
                 self.block(node, until);
                 Ok(())
             }
-            SimulationEvent::Pardon { node } if !self.nodes[node].alive => {
-                self.later(1_000, SimulationEvent::Pardon { node });
+            SimulationEvent::TrustReset { node } if !self.nodes[node].alive => {
+                self.later(1_000, SimulationEvent::TrustReset { node });
                 Ok(())
             }
-            SimulationEvent::Pardon { node } => {
+            SimulationEvent::TrustReset { node } => {
                 self.unblock(node);
                 Ok(())
             }
@@ -546,22 +546,22 @@ impl SimulationEvent {
     /// Returns the process of this event, with its generation.
     fn at_process(&self) -> Option<(usize, u64)> {
         match self {
-            Self::Reply { node, life, .. }
-            | Self::Timer { node, life, .. }
-            | Self::LookOut { node, life, .. }
-            | Self::Changed { node, life, .. }
-            | Self::Renew { node, life, .. }
-            | Self::ToolAnswers { node, life, .. }
-            | Self::ChildEnded { node, life, .. }
-            | Self::ReadEnds { node, life, .. }
-            | Self::Left { node, life, .. }
-            | Self::Person { node, life, .. }
-            | Self::StillOpen { node, life, .. }
-            | Self::Share { node, life }
-            | Self::Shared { node, life }
-            | Self::Unblock { node, life }
-            | Self::Progress { node, life, .. }
-            | Self::Keep { node, life } => Some((*node, *life)),
+            Self::Reply { node, generation, .. }
+            | Self::Timer { node, generation, .. }
+            | Self::Poll { node, generation, .. }
+            | Self::Changed { node, generation, .. }
+            | Self::Renew { node, generation, .. }
+            | Self::ToolAnswers { node, generation, .. }
+            | Self::ChildEnded { node, generation, .. }
+            | Self::ReadEnds { node, generation, .. }
+            | Self::Left { node, generation, .. }
+            | Self::ApproverAnswers { node, generation, .. }
+            | Self::StillOpen { node, generation, .. }
+            | Self::Share { node, generation }
+            | Self::Shared { node, generation }
+            | Self::Unblock { node, generation }
+            | Self::Progress { node, generation, .. }
+            | Self::Keep { node, generation } => Some((*node, *generation)),
             Self::Turn(happening) => happening.at_process(),
             Self::Send { .. }
             | Self::Arrive { .. }
@@ -584,13 +584,13 @@ impl SimulationEvent {
             | Self::Block { .. }
             | Self::Emptied
             | Self::LossAccepted
-            | Self::Pardon { .. } => None,
+            | Self::TrustReset { .. } => None,
         }
     }
 }
 
 /// Time after which a command that has not reached the store never does.
-pub(crate) const COMMAND_LIVES: std::time::Duration = std::time::Duration::from_millis(500);
+pub(crate) const COMMAND_LIFETIME: std::time::Duration = std::time::Duration::from_millis(500);
 
 pub(crate) fn tool() -> ToolRef {
     ToolRef {

@@ -19,7 +19,7 @@ pub(crate) struct VerificationRead {
     client: usize,
     connection: usize,
     /// The goal whose client waits for the result, if any.
-    wish: Option<usize>,
+    goal: Option<usize>,
     /// The record of the run, if the same call is not run again before an operator has resolved it.
     unresolved: Option<RecordKey>,
     /// The runs that the process knew to be reported as settled when the read began.
@@ -37,7 +37,7 @@ impl SimulatedWorld {
         &mut self,
         client: usize,
         connection: Option<usize>,
-        wish: Option<usize>,
+        goal: Option<usize>,
         unresolved: Option<RecordKey>,
         delay: u64,
     ) {
@@ -49,7 +49,7 @@ impl SimulatedWorld {
         self.reads.push(VerificationRead {
             client,
             connection,
-            wish,
+            goal,
             unresolved,
             verifies: Vec::new(),
             truly_verifies: Vec::new(),
@@ -63,7 +63,7 @@ impl SimulatedWorld {
 
     pub(crate) fn read_arrives(&mut self, read: usize) -> Result<(), InvariantViolation> {
         let VerificationRead { client, connection, is_open, .. } = self.reads[read];
-        let SimulatedConnection { node, life, open } = self.connections[connection];
+        let SimulatedConnection { node, generation, open } = self.connections[connection];
         if !is_open {
             return Ok(());
         }
@@ -72,7 +72,7 @@ impl SimulatedWorld {
             return Ok(());
         }
         let home = &self.nodes[node];
-        if !home.alive || home.identity.started != life {
+        if !home.alive || home.identity.started != generation {
             return self.break_connection(connection);
         }
         if home.frozen_until > self.now {
@@ -88,7 +88,7 @@ impl SimulatedWorld {
         self.reads[read].found = self.rng.chance(50).then(|| self.count_effects(read));
         self.log_event(format!("process {node}: client {client} verifies, read {read}"));
         let takes = self.rng.between(1, 3_000);
-        self.later(takes, SimulationEvent::ReadEnds { node, life, read });
+        self.later(takes, SimulationEvent::ReadEnds { node, generation, read });
         Ok(())
     }
 
@@ -99,7 +99,7 @@ impl SimulatedWorld {
     }
 
     fn count_effects(&self, read: usize) -> usize {
-        self.reads[read].wish.map_or(0, |wish| self.model.effects_like(&self.model.goals[wish]))
+        self.reads[read].goal.map_or(0, |goal| self.model.matching_effects(&self.model.goals[goal]))
     }
 
     pub(crate) fn read_ends(&mut self, node: usize, read: usize) {
@@ -126,7 +126,7 @@ impl SimulatedWorld {
     }
 
     pub(crate) fn read_answered(&mut self, read: usize) {
-        let VerificationRead { connection, wish, unresolved, found, is_open, .. } = self.reads[read];
+        let VerificationRead { connection, goal, unresolved, found, is_open, .. } = self.reads[read];
         if !is_open {
             return;
         }
@@ -134,24 +134,24 @@ impl SimulatedWorld {
             return self.verify_again(read);
         }
         self.reads[read].is_open = false;
-        let Some(wish) = wish.filter(|wish| !self.model.goals[*wish].over) else { return };
+        let Some(goal) = goal.filter(|goal| !self.model.goals[*goal].over) else { return };
         let found = found.unwrap_or(0);
-        let before = match self.model.goals[wish].kind {
+        let before = match self.model.goals[goal].kind {
             CallIdentity::Explicit(_) => 0,
             CallIdentity::CallId | CallIdentity::Keyless | CallIdentity::Turn(_) => {
-                self.model.goals[wish].before.unwrap_or(0)
+                self.model.goals[goal].before.unwrap_or(0)
             }
         };
-        self.log_event(format!("wish {wish}: read {read} finds {found} effects, {before} of them are older"));
-        self.has_verified(wish, found > before, unresolved);
+        self.log_event(format!("wish {goal}: read {read} finds {found} effects, {before} of them are older"));
+        self.has_verified(goal, found > before, unresolved);
     }
 
     /// Sends the read once more, if a client waits for its result.
     fn verify_again(&mut self, read: usize) {
-        let VerificationRead { client, wish, unresolved, .. } = self.reads[read];
-        if std::mem::replace(&mut self.reads[read].is_open, false) && wish.is_some() {
+        let VerificationRead { client, goal, unresolved, .. } = self.reads[read];
+        if std::mem::replace(&mut self.reads[read].is_open, false) && goal.is_some() {
             let pause = self.rng.between(100, 2_000);
-            self.verify(client, None, wish, unresolved, pause);
+            self.verify(client, None, goal, unresolved, pause);
         }
     }
 

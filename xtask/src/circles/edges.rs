@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn parents_and_children_are_no_edge_and_levels_are_apart() {
+    fn edges_between_parents_and_children_are_ignored_and_levels_are_separate() {
         let text = "use a::B; mod a { use b::C; use super::D; pub struct B; mod b { use crate::D; use super::c::E; } mod c { use super::B; } } struct D;";
         assert_eq!(edges(text), ["a: b c"]);
     }
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn aliases_that_stand_for_themselves_end() {
+    fn recursive_aliases_end() {
         assert_eq!(edges("use a; use b as c; use c as b; mod d { use super::{a, b}; }"), [""; 0]);
     }
 

@@ -1,4 +1,5 @@
-//! The language of the Rust code: how documentation begins, and the names of types, functions and variables.
+//! The language of the Rust code: how documentation begins, the names of types, functions and variables, and the comments
+//! and texts.
 //!
 //! The code is formatted by rustfmt, so a definition and a line of documentation are each found at the start of a line.
 
@@ -7,22 +8,23 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::DocumentProblem;
-use crate::rust_tokens;
+use super::markdown::{blank, without_spans};
+use crate::rust_tokens::{self, SourcePieceKind};
 
 /// The section `code` of the list.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CodeRules {
     /// Words with which no documentation begins.
-    openings: Vec<String>,
+    pub(super) openings: Vec<String>,
     /// Names that say too little to stand alone.
-    not_names: Vec<String>,
+    pub(super) not_names: Vec<String>,
     /// Nouns that look like participles.
-    nouns: Vec<String>,
+    pub(super) nouns: Vec<String>,
     /// Names that several modules may define.
-    may_repeat: Vec<String>,
+    pub(super) may_repeat: Vec<String>,
     /// Names that no function, field or variable has.
-    not_identifiers: Vec<String>,
+    pub(super) not_identifiers: Vec<String>,
 }
 
 /// A Rust file.
@@ -114,6 +116,87 @@ pub(super) fn documentation_of(file: &RustFile) -> String {
     file.text.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
+/// The ordinary comments and the texts of a file. Everything else is replaced by spaces, and so are the texts of tests:
+/// test data may say anything.
+pub(super) fn texts_of(file: &RustFile) -> String {
+    let is_test = file.path.split('/').any(|part| matches!(part, "tests" | "tests.rs"));
+    let mut prose = String::with_capacity(file.text.len());
+    let mut tests = TestItems::default();
+    for piece in rust_tokens::pieces(&file.text) {
+        match piece.kind {
+            SourcePieceKind::Comment if documentation(piece.text).is_none() => {
+                let text = piece.text.trim_start_matches(['/', '*']);
+                blank(&mut prose, piece.text.strip_suffix(text).unwrap_or_default());
+                prose.push_str(&without_spans(text));
+            }
+            SourcePieceKind::StringLiteral if !is_test && !tests.is_inside() => {
+                prose.push_str(&literal_text(piece.text));
+            }
+            SourcePieceKind::Token => {
+                tests.pass(piece.text);
+                blank(&mut prose, piece.text);
+            }
+            SourcePieceKind::Comment | SourcePieceKind::StringLiteral | SourcePieceKind::Other => {
+                blank(&mut prose, piece.text);
+            }
+        }
+    }
+    prose
+}
+
+/// Returns a string literal with spaces instead of escapes and code. A literal of one word is a name and is left out. The
+/// quotes stay, so that no phrase continues in the next literal.
+fn literal_text(literal: &str) -> String {
+    let mut text = String::with_capacity(literal.len());
+    if !literal.contains(char::is_whitespace) {
+        blank(&mut text, literal);
+        return text;
+    }
+    let is_raw = literal.split('"').next().is_some_and(|prefix| prefix.contains('r'));
+    let mut is_escaped = false;
+    for character in literal.chars() {
+        let is_escape = character == '\\' && !is_raw && !is_escaped;
+        if is_escape || is_escaped {
+            blank(&mut text, character.encode_utf8(&mut [0; 4]));
+        } else {
+            text.push(character);
+        }
+        is_escaped = is_escape;
+    }
+    without_spans(&text)
+}
+
+/// Finds the items that are compiled for tests only, in the tokens of a file.
+#[derive(Default)]
+struct TestItems {
+    /// All tokens so far.
+    code: String,
+    /// True after the attribute of an item, until its body or end.
+    is_next: bool,
+    /// Number of open braces of the item.
+    depth: u32,
+}
+
+impl TestItems {
+    fn is_inside(&self) -> bool {
+        self.is_next || self.depth > 0
+    }
+
+    fn pass(&mut self, token: &str) {
+        self.code.push_str(token);
+        match token {
+            "{" if self.is_inside() => (self.is_next, self.depth) = (false, self.depth + 1),
+            "}" if self.depth > 0 => self.depth -= 1,
+            "}" | ";" => self.is_next = false,
+            "test" if self.depth == 0 => {
+                let attributes = ["#[cfg(test", "#[cfg(all(test"];
+                self.is_next |= attributes.iter().any(|attribute| self.code.ends_with(attribute));
+            }
+            _ => {}
+        }
+    }
+}
+
 fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.lines().enumerate().map(|(at, line)| (at + 1, line))
 }
@@ -196,8 +279,35 @@ mod tests {
         );
     }
 
+    fn texts(path: &str, text: &str) -> Vec<String> {
+        let prose = texts_of(&RustFile { path: path.to_owned(), text: text.to_owned() });
+        assert_eq!(prose.matches('\n').count(), text.matches('\n').count());
+        let words = prose.split('"').map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "));
+        words.filter(|words| !words.is_empty()).collect()
+    }
+
     #[test]
-    fn vague_names_of_variables_are_reported_and_words_in_texts_are_not() {
+    fn comments_and_texts_are_read_without_code_and_names() {
+        let text = r##"
+            /// Documentation.
+            f("a `b` c\n\td {e} \
+               g", "name", 'h', r#"i \n"#, b"j k"); // l
+            /* m */
+        "##;
+        assert_eq!(texts("src/a.rs", text), ["a c d {e} g", "r#", "i \\n", "# b", "j k", "l m */"]);
+    }
+
+    #[test]
+    fn texts_of_tests_are_left_out_and_their_comments_are_not() {
+        let text = "\"a b\"\n#[cfg(test)]\nuse c::{d};\n\"e f\"\n#[cfg(all(test, unix))]\n#[x]\nmod tests {\n\
+                    fn g() { \"h i\" }\n// j\n\"k l\"\n}\n\"m n\"\n#[cfg(test)]\nmod o;\n\"p q\"\n";
+        assert_eq!(texts("src/a.rs", text), ["a b", "e f", "j", "m n", "p q"]);
+        assert_eq!(texts("crates/a/tests/b.rs", text), ["j"]);
+        assert_eq!(texts("crates/a/src/tests.rs", text), ["j"]);
+    }
+
+    #[test]
+    fn vague_names_of_variables_are_reported_and_words_in_strings_are_not() {
         let text =
             "fn f() {\n    // told\n    let told_twice = \"told\";\n    let told = self.r#told();\n}\n";
         let report = "a.rs:4: `told` does not say what the value is or what the function does; name that";

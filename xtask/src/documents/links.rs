@@ -1,11 +1,12 @@
-//! Checks links between files of the repository: the file must exist, and so must the heading that is named.
+//! Checks links between files of the repository: the file must exist, and so must the heading that is named. Pages of the book
+//! link only to each other, because the rendered book has nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::DocumentProblem;
 use super::markdown::MarkdownPage;
 
-/// Folder of the book. All its pages must be in its table of contents.
+/// Folder of the book. All its pages must be in its table of contents, and their links stay in it.
 const BOOK: &str = "docs/";
 const SUMMARY: &str = "docs/SUMMARY.md";
 
@@ -22,8 +23,13 @@ pub(super) fn check(pages: &[MarkdownPage], exists: impl Fn(&str) -> bool) -> Ve
             if let (SUMMARY, Ok(LinkTarget::Here { path, .. })) = (page.path.as_str(), &target) {
                 in_book.insert(path.clone());
             }
+            let leaves_book =
+                |path: &str| page.path.starts_with(BOOK) && !format!("{path}/").starts_with(BOOK);
             let problem = target.and_then(|target| match target {
                 LinkTarget::Elsewhere => Ok(()),
+                LinkTarget::Here { path, .. } if leaves_book(&path) => {
+                    Err(format!("{path} is not in the book; write its path as code"))
+                }
                 LinkTarget::Here { path, .. } if !exists(&path) => Err(format!("there is no file {path}")),
                 LinkTarget::Here { path, anchor: Some(anchor) } => match anchors.get(path.as_str()) {
                     Some(has) if !has.contains(&anchor) => Err(format!("{path} has no heading #{anchor}")),
@@ -107,7 +113,8 @@ mod tests {
     fn problems(pages: &[(&str, &str)]) -> Vec<String> {
         let pages: Vec<MarkdownPage> =
             pages.iter().map(|(path, text)| MarkdownPage::new(path, text)).collect();
-        let files = ["README.md", "docs/a.md", "docs/images/a b.png", "docs/errors", "docs/errors/x.md"];
+        let files =
+            ["README.md", "docs", "docs/a.md", "docs/images/a b.png", "docs/errors", "docs/errors/x.md"];
         let found = check(&pages, |path| files.contains(&path));
         found
             .into_iter()
@@ -116,10 +123,11 @@ mod tests {
     }
 
     #[test]
-    fn links_that_lead_somewhere_are_fine() {
-        let a = "# Top\n[up](../README.md#the-top), [self](#top), [folder](errors), [folder](errors/),\n\
+    fn links_with_a_target_are_accepted() {
+        let a = "# Top\n[up](../docs), [self](#top), [folder](errors), [folder](errors/),\n\
                  ![picture](images/a%20b.png) [web](https://example.com/#x) [mail](mailto:a@example.com)";
-        assert_eq!(problems(&[("docs/a.md", a), ("README.md", "# The top\n[a](./docs/a.md#top)")]), [""; 0]);
+        let x = ("docs/errors/x.md", "[a](../a.md#top)");
+        assert_eq!(problems(&[("docs/a.md", a), x, ("README.md", "[a](./docs/a.md#top)")]), [""; 0]);
     }
 
     #[test]
@@ -133,10 +141,20 @@ mod tests {
     #[test]
     fn a_heading_that_is_not_there_is_reported() {
         assert_eq!(
-            problems(&[("docs/a.md", "# Here\n[x](#there) [y](../README.md#top)"), ("README.md", "# Other")]),
+            problems(&[("docs/a.md", "# Here\n[x](#there)"), ("README.md", "# Other\n[y](docs/a.md#top)")]),
             [
                 "docs/a.md:2: the link `#there` is broken: docs/a.md has no heading #there",
-                "docs/a.md:2: the link `../README.md#top` is broken: README.md has no heading #top",
+                "README.md:2: the link `docs/a.md#top` is broken: docs/a.md has no heading #top",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_link_that_leaves_the_book_is_reported() {
+        assert_eq!(
+            problems(&[("docs/a.md", "[up](../README.md)"), ("README.md", "# Top")]),
+            [
+                "docs/a.md:1: the link `../README.md` is broken: README.md is not in the book; write its path as code"
             ]
         );
     }

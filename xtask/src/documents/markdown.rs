@@ -30,6 +30,11 @@ impl MarkdownPage {
         Self { path: path.to_owned(), prose, anchors }
     }
 
+    /// Returns a page that consists of prose alone.
+    pub(super) fn plain(path: &str, prose: String) -> Self {
+        Self { path: path.to_owned(), prose, anchors: Vec::new() }
+    }
+
     /// Returns the line of an offset of `prose`, counted from 1.
     pub(super) fn line(&self, offset: usize) -> usize {
         self.prose.bytes().take(offset).filter(|&byte| byte == b'\n').count() + 1
@@ -104,7 +109,7 @@ fn between(text: &str, opening: &str, closing: &str) -> String {
 }
 
 /// Replaces code spans by spaces. A span ends with its paragraph at the latest.
-fn without_spans(text: &str) -> String {
+pub(super) fn without_spans(text: &str) -> String {
     let mut blanked = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find('`') {
@@ -139,7 +144,8 @@ fn closing(text: &str, mark: &str) -> Option<usize> {
     None
 }
 
-fn blank(blanked: &mut String, text: &str) {
+/// Appends a space for each byte of a text. Line breaks stay.
+pub(super) fn blank(blanked: &mut String, text: &str) {
     for character in text.chars() {
         if character == '\n' {
             blanked.push('\n');
@@ -247,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tick_alone_hides_nothing_behind_its_paragraph() {
+    fn a_single_backtick_hides_no_later_paragraph() {
         assert_eq!(destinations("a ` b\n\n[c](d) ` e"), ["d"]);
     }
 

@@ -1,4 +1,5 @@
-//! Checks of the Markdown files: broken links, pages that are missing in the table of contents, and words to avoid.
+//! Checks of the texts of this repository: broken links, pages that are missing in the table of contents, and words to avoid
+//! in documentation, comments and messages.
 //!
 //! Only files of this repository are read. External links are not checked.
 
@@ -23,17 +24,22 @@ struct DocumentProblem {
     problem: String,
 }
 
+/// Endings of files that are checked as plain text if the list of words names them.
+const PLAIN: [&str; 3] = [".html", ".js", ".toml"];
+
 /// Runs `cargo xtask docs`.
 pub(crate) fn run() -> Result<(), TaskFailure> {
     let root = workspace::root();
     let texts = texts(root)?;
-    let pages: Vec<MarkdownPage> =
+    let mut pages: Vec<MarkdownPage> =
         of_type(&texts, ".md").map(|(path, text)| MarkdownPage::new(path, text)).collect();
     let code: Vec<RustFile> = of_type(&texts, ".rs")
         .map(|(path, text)| RustFile { path: path.to_owned(), text: text.to_owned() })
         .collect();
     let rules = words::PhraseRules::load()?;
     let mut findings = links::check(&pages, |path| root.join(path).exists());
+    let plain = PLAIN.iter().flat_map(|ending| of_type(&texts, ending));
+    pages.extend(plain.map(|(path, text)| MarkdownPage::plain(path, without_comment_signs(text))));
     findings.extend(rules.check(&pages));
     findings.extend(rules.check_code(&code));
     findings.sort();
@@ -47,7 +53,7 @@ pub(crate) fn run() -> Result<(), TaskFailure> {
     }
 }
 
-/// Returns the Markdown and Rust files of the repository with their texts. Hidden, built and installed files are left
+/// Returns the files of the repository that can be checked, with their texts. Hidden, built and installed files are left
 /// out.
 fn texts(root: &Path) -> Result<Vec<(String, String)>, TaskFailure> {
     let mut texts = Vec::new();
@@ -63,7 +69,7 @@ fn texts(root: &Path) -> Result<Vec<(String, String)>, TaskFailure> {
                 if !name.starts_with('.') && name != "target" && name != "node_modules" {
                     open.push(path);
                 }
-            } else if name.ends_with(".md") || name.ends_with(".rs") {
+            } else if [".md", ".rs"].iter().chain(&PLAIN).any(|ending| name.ends_with(ending)) {
                 let below = path.strip_prefix(root).unwrap_or(&path);
                 texts.push((below.display().to_string(), workspace::read(&path)?));
             }
@@ -78,6 +84,15 @@ fn of_type<'t>(texts: &'t [(String, String)], ending: &'t str) -> impl Iterator<
     named.filter(move |(path, _)| path.ends_with(ending))
 }
 
+/// Replaces the signs before comments by spaces, so that a phrase can continue in the next line.
+fn without_comment_signs(text: &str) -> String {
+    let line = |line: &str| {
+        let text = line.trim_start_matches([' ', '/', '#']);
+        format!("{}{text}\n", " ".repeat(line.len() - text.len()))
+    };
+    text.lines().map(line).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,6 +102,12 @@ mod tests {
         let texts = texts(workspace::root()).unwrap();
         let has = |path: &str| texts.iter().any(|(other, _)| other == path);
         assert!(has("README.md") && has("docs/reference/settings.md") && has("xtask/src/documents/mod.rs"));
+        assert!(has("xtask/src/documents/words.toml") && has("crates/api/src/page/index.html"));
         assert!(!texts.iter().any(|(path, _)| path.starts_with("target/")));
+    }
+
+    #[test]
+    fn signs_of_comments_are_replaced_and_lines_stay() {
+        assert_eq!(without_comment_signs("a # b\n  // c\n\n## d"), "a # b\n     c\n\n   d\n");
     }
 }

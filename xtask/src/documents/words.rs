@@ -1,4 +1,4 @@
-//! Phrases to avoid in what users read, with what to write instead. The list is a data file that may only grow.
+//! Phrases to avoid, with what to write instead. The list is a data file that may only grow.
 
 use std::iter;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::DocumentProblem;
-use super::code::{CodeRules, RustFile, documentation_of};
+use super::code::{CodeRules, RustFile, documentation_of, texts_of};
 use super::markdown::MarkdownPage;
 use crate::{TaskFailure, workspace};
 
@@ -18,6 +18,8 @@ const FILE: &str = "xtask/src/documents/words.toml";
 pub(super) struct PhraseRules {
     /// Files, and folders (with `/` at the end), whose language is checked.
     checked: Vec<String>,
+    /// Names of files that are checked in every folder.
+    checked_names: Vec<String>,
     /// Exceptions that are not rewritten yet.
     not_yet: Vec<String>,
     phrases: Vec<Phrase>,
@@ -60,7 +62,12 @@ impl PhraseRules {
 
     /// Reports phrases in the pages that are checked, and exceptions that nothing needs.
     pub(super) fn check(&self, pages: &[MarkdownPage]) -> Vec<DocumentProblem> {
-        let checked = || pages.iter().filter(|page| covers(&self.checked, &page.path));
+        let has_name = |path: &str| {
+            let name = path.rsplit('/').next().unwrap_or(path);
+            self.checked_names.iter().any(|checked| checked == name)
+        };
+        let checked =
+            || pages.iter().filter(|page| covers(&self.checked, &page.path) || has_name(&page.path));
         let mut findings: Vec<DocumentProblem> = checked()
             .filter(|page| !covers(&self.not_yet, &page.path))
             .flat_map(|page| self.findings(page))
@@ -72,16 +79,18 @@ impl PhraseRules {
             (!needed).then(|| DocumentProblem {
                 file: FILE.to_owned(),
                 line: 1,
-                problem: format!("{exception} has none of the phrases any more; remove it from `not_yet`"),
+                problem: format!("{exception} no longer has any of the phrases; remove it from `not_yet`"),
             })
         }));
         findings
     }
 
-    /// Reports the same phrases in the documentation of the code, and the rules for code alone.
+    /// Reports the same phrases in the documentation, the comments and the texts of the code, and violations of the rules
+    /// for code alone.
     pub(super) fn check_code(&self, files: &[RustFile]) -> Vec<DocumentProblem> {
         let documented = files.iter().map(|file| MarkdownPage::new(&file.path, &documentation_of(file)));
-        let phrases = documented.flat_map(|page| self.findings(&page));
+        let texts = files.iter().map(|file| MarkdownPage::plain(&file.path, texts_of(file)));
+        let phrases = documented.chain(texts).flat_map(|page| self.findings(&page));
         phrases.chain(self.code.check(files)).collect()
     }
 
@@ -164,6 +173,7 @@ mod tests {
         toml::from_str(
             r#"
             checked = ["README.md", "docs/"]
+            checked_names = ["Cargo.toml"]
             not_yet = ["docs/old/"]
             [[phrases]]
             find = ["nobody knows", "somebody"]
@@ -205,26 +215,66 @@ mod tests {
             problems(&[
                 OLD,
                 ("README.md", "`somebody` somebodyelse not_somebody"),
-                ("CONTRIBUTING.md", "somebody")
+                ("CONTRIBUTING.md", "somebody"),
+                ("clippy.toml", "somebody")
             ]),
             [""; 0]
         );
     }
 
     #[test]
+    fn files_are_checked_by_their_name() {
+        let cargo = ("crates/a/Cargo.toml", "[package]\ndescription = \"Somebody\"");
+        assert_eq!(
+            problems(&[OLD, cargo]),
+            ["crates/a/Cargo.toml:2: \"somebody\": write the outcome is unknown"]
+        );
+    }
+
+    #[test]
+    fn documentation_comments_and_texts_of_the_code_are_checked() {
+        let text = "/// Somebody.\nfn f() {\n    // Nobody\n    // knows.\n    g(\"if somebody\");\n}\n";
+        let found = rules().check_code(&[RustFile { path: "a.rs".to_owned(), text: text.to_owned() }]);
+        assert_eq!(found.iter().map(|finding| finding.line).collect::<Vec<_>>(), [1, 3, 5]);
+    }
+
+    #[test]
     fn an_exception_that_nothing_needs_is_reported() {
         let found = problems(&[("docs/old/a.md", "clean")]);
         assert_eq!(found.len(), 1);
-        assert!(found[0].contains("docs/old/ has none of the phrases"), "{found:?}");
+        assert!(found[0].contains("docs/old/ no longer has any of the phrases"), "{found:?}");
     }
 
     #[test]
     fn the_list_is_valid_and_its_exceptions_only_shrink() {
         let rules = PhraseRules::load().unwrap();
-        assert!(rules.phrases.len() >= 15, "phrases are added to the list, not taken from it");
         let first = ["docs/decisions/", "docs/errors/", "docs/operating/", "docs/reference/", "CHANGELOG.md"];
         for exception in &rules.not_yet {
             assert!(first.contains(&exception.as_str()), "{exception} was checked before");
+        }
+    }
+
+    #[test]
+    fn rules_are_added_and_exceptions_from_them_are_not() {
+        let PhraseRules { checked, checked_names, phrases, code, .. } = PhraseRules::load().unwrap();
+        let spellings: usize = phrases.iter().map(|phrase| phrase.find.len()).sum();
+        for (list, count, minimum) in [
+            ("checked", checked.len(), 13),
+            ("checked_names", checked_names.len(), 1),
+            ("phrases", spellings, 173),
+            ("openings", code.openings.len(), 12),
+            ("not_names", code.not_names.len(), 43),
+            ("not_identifiers", code.not_identifiers.len(), 27),
+        ] {
+            assert!(
+                count >= minimum,
+                "{list} has {count} entries, and had {minimum}: entries are only added"
+            );
+        }
+        for (list, count, maximum) in
+            [("nouns", code.nouns.len(), 4), ("may_repeat", code.may_repeat.len(), 7)]
+        {
+            assert!(count <= maximum, "{list} has {count} entries, and had {maximum}: rename instead");
         }
     }
 }

@@ -11,7 +11,7 @@ use super::surface::Surface;
 pub(crate) struct Coverage<'c> {
     catalogue: &'c Catalogue,
     tests: BTreeMap<String, BTreeMap<Surface, usize>>,
-    strangers: Vec<String>,
+    unknown_ids: Vec<String>,
 }
 
 impl<'c> Coverage<'c> {
@@ -19,17 +19,17 @@ impl<'c> Coverage<'c> {
         let all = catalogue.seeds.iter().flat_map(|seed| &seed.requirements);
         let mut counts: BTreeMap<String, BTreeMap<Surface, usize>> =
             all.map(|requirement| (requirement.id.clone(), BTreeMap::new())).collect();
-        let mut strangers = Vec::new();
+        let mut unknown_ids = Vec::new();
         for TestFunction { name, file, line } in tests {
             let Some(id) = catalogue.id_carried_by(name) else { continue };
             match counts.get_mut(&id) {
                 Some(count) => *count.entry(Surface::of(file)).or_default() += 1,
-                None => strangers.push(format!(
+                None => unknown_ids.push(format!(
                     "{file}:{line}: {name} carries {id}, which requirements.toml does not have"
                 )),
             }
         }
-        Self { catalogue, tests: counts, strangers }
+        Self { catalogue, tests: counts, unknown_ids }
     }
 
     /// Returns the ids without a test.
@@ -57,8 +57,8 @@ impl<'c> Coverage<'c> {
     }
 
     /// Returns the tests whose names begin with an unknown id, which is most likely a typo.
-    pub(crate) fn strangers(&self) -> &[String] {
-        &self.strangers
+    pub(crate) fn unknown_ids(&self) -> &[String] {
+        &self.unknown_ids
     }
 
     fn all(&self) -> impl Iterator<Item = &'c Requirement> {
@@ -183,7 +183,7 @@ mod tests {
         let catalogue = Catalogue::parse(SMALL).unwrap();
         let coverage = Coverage::of(&catalogue, &[test("tr_9_one")]);
         assert_eq!(
-            coverage.strangers(),
+            coverage.unknown_ids(),
             ["x.rs:7: tr_9_one carries TR-9, which requirements.toml does not have"]
         );
     }

@@ -31,7 +31,7 @@ pub(crate) fn run(options: &Options) -> Result<(), TaskFailure> {
     let coverage = Coverage::of(&catalogue, &tests);
     print!("{coverage}");
     let lacking = if options.strict { coverage.missing() } else { coverage.missing_and_due() };
-    let mut problems: Vec<String> = coverage.strangers().to_vec();
+    let mut problems: Vec<String> = coverage.unknown_ids().to_vec();
     if !lacking.is_empty() {
         problems.push(format!(
             "no test carries {}; a test carries an id by beginning its name with it (TR-2: `fn tr_2_…`)",

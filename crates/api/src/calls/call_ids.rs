@@ -36,7 +36,7 @@ fn sealed_text(number: &str, caller: &Requester) -> String {
     match caller {
         Requester::Admin => format!("{number} admin"),
         Requester::Local => format!("{number} local"),
-        Requester::Stranger => format!("{number} stranger"),
+        Requester::Unauthenticated => format!("{number} stranger"),
         Requester::Client(Principal { actor, tenant }) => format!("{number} client {tenant:?} {actor:?}"),
         Requester::Viewer(name) => format!("{number} viewer {name:?}"),
     }

@@ -72,7 +72,7 @@ pub(super) async fn call(
     let (mut parts, content) = request.into_parts();
     let QueryParams(query) = QueryParams::<CallQuery>::from_request_parts(&mut parts, &()).await?;
     let text = body(content, JsonLimits::ENVELOPE.bytes).await?;
-    let caller = parts.extensions.remove::<Requester>().unwrap_or(Requester::Stranger);
+    let caller = parts.extensions.remove::<Requester>().unwrap_or(Requester::Unauthenticated);
     let DefaultActor(sender) = parts.extensions.remove::<DefaultActor>().unwrap_or_default();
     let mut envelope = engine
         .read_from(&text, query.unknown_fields(), sender.as_ref())
@@ -121,6 +121,6 @@ pub(crate) fn apply_identity(caller: &Requester, target: &mut CallerIdentity) ->
         | Requester::Admin
         | Requester::Viewer(_)
         | Requester::Local
-        | Requester::Stranger => Ok(()),
+        | Requester::Unauthenticated => Ok(()),
     }
 }

@@ -29,10 +29,10 @@ pub(super) fn answer(engine: &Engine, called: CallResponse, request: CallRequest
 pub(super) fn answered_with(
     result: &ResultEnvelope,
     content: &impl Serialize,
-    letter: ResultDelivery,
+    delivery: ResultDelivery,
     key: Option<HeaderValue>,
 ) -> Response {
-    let mut response = json(status(result), content).map(|body| Body::new(DeliveryBody { body, letter }));
+    let mut response = json(status(result), content).map(|body| Body::new(DeliveryBody { body, delivery }));
     let headers = response.headers_mut();
     if let Some(key) = key {
         headers.insert(IDEMPOTENCY_KEY, key);
@@ -60,15 +60,15 @@ fn retry_after(result: &ResultEnvelope) -> Option<u64> {
     let error = result.error.as_ref()?;
     match (error.retry_after_ms, error.code) {
         (Some(ms), _) => Some(ms.div_ceil(1000)),
-        (None, Code::Overloaded | Code::StoreUnavailable) => Some(SOON),
+        (None, Code::Overloaded | Code::StoreUnavailable) => Some(SHORT_DELAY_SECS),
         // The breaker was forced open, for an unknown time.
-        (None, Code::CircuitOpen) => Some(LATER),
+        (None, Code::CircuitOpen) => Some(LONG_DELAY_SECS),
         (None, _) => None,
     }
 }
 
-const SOON: u64 = 1;
-const LATER: u64 = 30;
+const SHORT_DELAY_SECS: u64 = 1;
+const LONG_DELAY_SECS: u64 = 30;
 
 /// Tracks the delivery of a response. It counts as delivered after the body was written and the connection confirmed
 /// it.
@@ -107,7 +107,7 @@ impl ResultDelivery {
 /// A body that detects when it was handed over.
 struct DeliveryBody {
     body: Body,
-    letter: ResultDelivery,
+    delivery: ResultDelivery,
 }
 
 impl http_body::Body for DeliveryBody {
@@ -120,7 +120,7 @@ impl http_body::Body for DeliveryBody {
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(context);
         if polled.is_ready() && self.body.is_end_stream() {
-            self.letter.record_handover();
+            self.delivery.record_handover();
         }
         polled
     }

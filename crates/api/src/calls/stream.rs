@@ -22,10 +22,10 @@ use tokio::time::Instant;
 
 use super::call_request::{CallRequestParts, IDEMPOTENCY_KEY};
 use super::call_response::ResultDelivery;
-use crate::encoding::{EVENTS, SILENT, event, whole};
+use crate::encoding::{EVENTS, KEEP_ALIVE_INTERVAL, event, whole};
 
 /// The maximum number of unsent events. A slower client misses further ones, but never the result.
-const BEHIND: usize = 256;
+const MOST_UNSENT: usize = 256;
 
 /// The state of an attempt: `event: attempt`.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -43,7 +43,8 @@ struct AttemptUpdate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum AttemptStage {
-    Begun,
+    #[serde(rename = "begun")]
+    Started,
     Answered,
     Failed,
     /// It was ended by a timeout or a cancellation.
@@ -66,7 +67,7 @@ pub(super) fn answer(
     request: CallRequestParts,
     results: ResultShortener,
 ) -> Response {
-    let (sender, updates) = mpsc::channel(BEHIND);
+    let (sender, updates) = mpsc::channel(MOST_UNSENT);
     let calling = engine.call_with(envelope, WatchedTool { tool: run, sender }, options);
     let signs = calling.progress_signals();
     let following = CallEventStream {
@@ -74,7 +75,7 @@ pub(super) fn answer(
         call: Some(CallTask(tokio::spawn(calling))),
         updates,
         signs,
-        letter: ResultDelivery::new(engine, request.link, None),
+        delivery: ResultDelivery::new(engine, request.link, None),
         engine: engine.clone(),
         results,
         began: Instant::now(),
@@ -122,7 +123,7 @@ struct CallEventStream {
     call: Option<CallTask>,
     updates: mpsc::Receiver<AttemptUpdate>,
     signs: ProgressSignals,
-    letter: ResultDelivery,
+    delivery: ResultDelivery,
     engine: Engine,
     results: ResultShortener,
     began: Instant,
@@ -155,15 +156,15 @@ impl CallEventStream {
                 let mut called = called.ok()?;
                 let ResultShortener { large, reader } = &self.results;
                 large.shorten(&mut called, reader, ReadMethod::Http, self.engine.now()).await;
-                self.letter.carry(called.delivery);
-                self.letter.record_handover();
+                self.delivery.carry(called.delivery);
+                self.delivery.record_handover();
                 Some(event("result", &called.result))
             }
             () = self.signs.next() => {
                 let elapsed_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
                 Some(event("progress", &ProgressEvent { elapsed_ms }))
             }
-            () = tokio::time::sleep(SILENT) => Some(Bytes::from_static(b":\n\n")),
+            () = tokio::time::sleep(KEEP_ALIVE_INTERVAL) => Some(Bytes::from_static(b":\n\n")),
         }
     }
 }
@@ -178,7 +179,7 @@ struct AttemptWatch {
 
 impl AttemptWatch {
     fn begin(attempt: u32, sender: mpsc::Sender<AttemptUpdate>) -> Self {
-        let _ = sender.try_send(AttemptUpdate { attempt, state: AttemptStage::Begun, took_ms: None });
+        let _ = sender.try_send(AttemptUpdate { attempt, state: AttemptStage::Started, took_ms: None });
         Self { attempt, began: Instant::now(), sender, end: AttemptStage::Ended }
     }
 

@@ -1,39 +1,39 @@
 // Actions of the operator. Each needs the admin token, which is requested once.
 
 import { Refused, isAdmin, token } from "./api.js";
-import { dialog, h, tell } from "./dom.js";
+import { dialog, h, showStatus } from "./dom.js";
 
 let after = () => {};
-export const afterEveryDeed = (then) => {
+export const afterEveryAction = (then) => {
   after = then;
 };
 
 // Runs an action and shows its result.
-export async function act(deed, done) {
+export async function act(action, done) {
   if (!token.get() && !(await unlock("Changing anything requires the admin token."))) return;
   try {
-    const answer = await deed();
-    tell(typeof done === "function" ? done(answer) : done, "good");
+    const answer = await action();
+    showStatus(typeof done === "function" ? done(answer) : done, "good");
   } catch (error) {
     if (error instanceof Refused && error.status === 401) {
       token.clear();
-      if (await unlock("The gateway no longer accepts this token.")) return act(deed, done);
+      if (await unlock("The gateway no longer accepts this token.")) return act(action, done);
       return;
     }
-    tell(`Not done: ${error.message}`, "bad");
+    showStatus(`Not done: ${error.message}`, "bad");
   }
   after();
 }
 
 // Asks for a token until it is valid or the user cancels.
-export function unlock(why, isRight = isAdmin) {
+export function unlock(reason, isRight = isAdmin) {
   return new Promise((resolve) => {
     const wrong = h("p", { class: "bad", role: "alert", hidden: true }, "This is not the right token.");
     const field = h("input", { type: "password", id: "admin-token", autocomplete: "off", spellcheck: "false", required: true, "aria-label": "Admin token" });
     const form = h(
       "form",
       { class: "ask" },
-      h("p", {}, why),
+      h("p", {}, reason),
       h("p", { class: "quiet" }, "The token is in the state folder, in the file ", h("code", {}, "admin-token"), ", or in STEADFAST_ADMIN_TOKEN. This tab forgets it when you close it."),
       h("p", { class: "line" }, field, h("button", { type: "submit", class: "strong" }, "Unlock")),
       wrong,

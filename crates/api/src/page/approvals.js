@@ -3,7 +3,7 @@
 import { act } from "./act.js";
 import { post } from "./api.js";
 import { button, fold, h, list, name, shown } from "./dom.js";
-import { at, whose } from "./tenants.js";
+import { at, tenantTag } from "./tenants.js";
 import { toolButton } from "./tool.js";
 import { count, state, toolName, when } from "./words.js";
 
@@ -32,7 +32,7 @@ function draw() {
 function announce(approvals) {
   for (const request of approvals) {
     if (!known.has(key(request)) && !first) {
-      document.getElementById("heard").textContent = `New request: ${toolName(request.tool)} waits for approval`;
+      document.getElementById("announcement").textContent = `New request: ${toolName(request.tool)} waits for approval`;
     }
     known.add(key(request));
   }
@@ -53,7 +53,7 @@ function card(request) {
   const { prompt, tool } = request;
   const title = toolName(tool);
   const path = at(`/v1/approvals/${request.id}`, request.tenant);
-  const answer = (decision, said, more) => () => act(() => post(path, { decision, ...more }), `${shown(title)}: ${said}`);
+  const answer = (decision, label, more) => () => act(() => post(path, { decision, ...more }), `${shown(title)}: ${label}`);
   const head = headline(prompt.summary, title);
   return h(
     "article",
@@ -62,7 +62,7 @@ function card(request) {
       "header",
       {},
       h("h3", {}, toolButton(tool, request.tenant)),
-      whose(request.tenant),
+      tenantTag(request.tenant),
       head && state(request.blocked ? "blocked" : "escalated", shown(head)),
       h("span", { class: "quiet" }, "asked ", when(request.askedAt), request.askers > 1 ? `, ${count(request.askers, "time")}` : "", ", expires ", when(request.expires)),
     ),

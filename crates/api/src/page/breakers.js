@@ -3,7 +3,7 @@
 import { act } from "./act.js";
 import { post } from "./api.js";
 import { button, dialog, fold, h, list, name, s, shown } from "./dom.js";
-import { at, whose } from "./tenants.js";
+import { at, tenantTag } from "./tenants.js";
 import { toolButton } from "./tool.js";
 import { REASONS, count, now, span, state, when } from "./words.js";
 
@@ -49,14 +49,14 @@ export function breakerRow(breaker, isNamed = false) {
   const label = title(breaker);
   const isOpen = breaker.state !== "CLOSED";
   const path = at(`/v1/breakers/${breaker.key}`, breaker.tenant);
-  const who = breaker.about.kind === "tool" ? toolButton(breaker.about, breaker.tenant) : name(label);
+  const tool = breaker.about.kind === "tool" ? toolButton(breaker.about, breaker.tenant) : name(label);
   const reset = () => act(() => post(path, { to: "reset" }), `${shown(label)}: calls pass again`);
   return h(
     "li",
     { tabindex: "-1", "data-row": true },
-    h("div", { class: "who" }, state(breaker.state), !isNamed && [who, whose(breaker.tenant)], breaker.mode !== "enforce" && state(breaker.mode)),
+    h("div", { class: "who" }, state(breaker.state), !isNamed && [tool, tenantTag(breaker.tenant)], breaker.mode !== "enforce" && state(breaker.mode)),
     strip(breaker),
-    h("div", { class: "why quiet" }, why(breaker)),
+    h("div", { class: "why quiet" }, reason(breaker)),
     h(
       "div",
       { class: "acts" },
@@ -66,9 +66,9 @@ export function breakerRow(breaker, isNamed = false) {
   );
 }
 
-function why(breaker) {
+function reason(breaker) {
   const parts = [];
-  if (breaker.forced) parts.push(breaker.forced.by === "hand" ? "forced by hand" : "forced by the configuration");
+  if (breaker.forced) parts.push(breaker.forced.by === "hand" ? "forced by an operator" : "forced by the configuration");
   if (breaker.forced?.until) parts.push(["until ", when(breaker.forced.until)]);
   const reason = breaker.openedBy ?? breaker.reason;
   if (reason && !breaker.forced) parts.push(REASONS[reason] ?? reason);
@@ -97,8 +97,8 @@ function strip({ changes, state: current, since }) {
   for (const [a, b, which] of parts) {
     const [x, width] = [((a - begin) / HOUR) * 600, Math.max(2, ((b - a) / HOUR) * 600)];
     const height = { CLOSED: 3, HALF_OPEN: 12, OPEN: 24, FORCED_OPEN: 24 }[which];
-    const said = `${WORDS[which]} from ${new Date(a).toLocaleTimeString()} to ${new Date(b).toLocaleTimeString()}`;
-    drawing.append(s("rect", { class: which, x, y: 24 - height, width, height }, s("title", {}, said)));
+    const period = `${WORDS[which]} from ${new Date(a).toLocaleTimeString()} to ${new Date(b).toLocaleTimeString()}`;
+    drawing.append(s("rect", { class: which, x, y: 24 - height, width, height }, s("title", {}, period)));
     if (which === "FORCED_OPEN") drawing.append(s("rect", { class: "inner", x: x + 1, y: 8, width: Math.max(0, width - 2), height: 8 }));
   }
   return h("div", { class: "strip-box" }, drawing);
@@ -119,12 +119,12 @@ function force(path, label) {
     h(
       "p",
       { class: "acts" },
-      spans.map(([span, said]) =>
+      spans.map(([span, title]) =>
         button(
-          said,
+          title,
           () => {
             place.close();
-            return act(() => post(path, span ? { to: "open", for: span } : { to: "open" }), `${shown(label)}: forced open ${said}`);
+            return act(() => post(path, span ? { to: "open", for: span } : { to: "open" }), `${shown(label)}: forced open ${title}`);
           },
           { class: "danger" },
         ),

@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { button, fold, h, list, name, shown, table } from "./dom.js";
 import { open } from "./story.js";
-import { ofAll, theirs, whose } from "./tenants.js";
+import { ofAll, ofSelected, tenantTag } from "./tenants.js";
 import { span, state, toolName, when } from "./words.js";
 
 const USUAL = 100;
@@ -28,7 +28,7 @@ const depth = () => (parts && (parts.search.value || parts.kind.value) ? DEEP : 
 export const newestCalls = () => ofAll("/v1/history", { limit: depth() });
 
 export function drawCalls({ running, history }) {
-  last = { running: theirs(running), history: theirs(history.calls), next: history.next };
+  last = { running: ofSelected(running), history: ofSelected(history.calls), next: history.next };
   draw();
 }
 
@@ -47,7 +47,7 @@ function build() {
     ["retried", "retried"],
     ["running", "running"],
   ];
-  const kind = h("select", { "aria-label": "Which calls" }, kinds.map(([value, said]) => h("option", { value }, said)));
+  const kind = h("select", { "aria-label": "Which calls" }, kinds.map(([value, title]) => h("option", { value }, title)));
   const rows = table(COLUMNS, "Calls, the newest first");
   const empty = h("p", { class: "empty" });
   const found = h("span", { class: "quiet", "aria-live": "polite" });
@@ -55,7 +55,7 @@ function build() {
   body.append(h("p", { class: "line" }, search, kind, found), rows.element, empty, folded.place, h("p", {}, older));
   parts = { search, kind, rows, empty, found, older };
   let timer;
-  const look = () => {
+  const filter = () => {
     folded.first();
     draw();
     clearTimeout(timer);
@@ -63,13 +63,13 @@ function build() {
     timer = setTimeout(async () => {
       if (depth() === DEEP) {
         const history = await get(newestCalls()).catch(() => null);
-        if (history) Object.assign(last, { history: theirs(history.calls), next: history.next });
+        if (history) Object.assign(last, { history: ofSelected(history.calls), next: history.next });
       }
       draw();
     }, 200);
   };
-  search.addEventListener("input", look);
-  kind.addEventListener("change", look);
+  search.addEventListener("input", filter);
+  kind.addEventListener("change", filter);
 }
 
 // The cursor after the shown calls, or null if there are no older ones.
@@ -78,7 +78,7 @@ const end = () => (back.calls.length > 0 ? back.next : last.next);
 async function lookBack() {
   const page = await get(ofAll("/v1/history", { limit: DEEP, after: end() })).catch(() => null);
   if (!page) return;
-  back = { calls: [...(back.calls.length > 0 ? back.calls : last.history), ...theirs(page.calls)], next: page.next };
+  back = { calls: [...(back.calls.length > 0 ? back.calls : last.history), ...ofSelected(page.calls)], next: page.next };
   draw();
 }
 
@@ -148,7 +148,7 @@ function draw() {
 function row(call) {
   const label = toolName(call.tool);
   const opened = button(name(label), () => open(call.id, call.at), { class: "link", "data-hand": "open", "aria-label": `Open ${shown(label)}` });
-  const tool = h("span", {}, opened, whose(call.tenant));
+  const tool = h("span", {}, opened, tenantTag(call.tenant));
   return parts.rows.row({ class: call.status === "running" ? "running" : undefined }, when(call.at), tool, outcome(call), String(call.attempts), took(call), call.session ? name(call.session, { title: shown(call.session) }) : "–");
 }
 

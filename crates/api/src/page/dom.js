@@ -34,12 +34,12 @@ export function shown(text) {
   );
 }
 
-const kept = new WeakMap();
+const rendered = new WeakMap();
 
 // Shows these items in this order. Only changed items are created again, so that focus, open details and scroll position
 // stay.
 export function list(parent, items, key, make) {
-  const before = kept.get(parent) ?? new Map();
+  const before = rendered.get(parent) ?? new Map();
   const after = new Map();
   let at = parent.firstChild;
   for (const item of items) {
@@ -60,33 +60,33 @@ export function list(parent, items, key, make) {
     else parent.insertBefore(entry.element, at);
   }
   for (const [id, entry] of before) if (!after.has(id)) entry.element.remove();
-  kept.set(parent, after);
+  rendered.set(parent, after);
 }
 
 // Replaces an element and keeps the focus and open details.
 function swap(old, fresh) {
-  const held = old.contains(document.activeElement) ? document.activeElement : null;
-  const handle = held?.dataset?.hand;
+  const focused = old.contains(document.activeElement) ? document.activeElement : null;
+  const handle = focused?.dataset?.hand;
   for (const open of old.querySelectorAll("details[open][data-hand]")) {
     const same = fresh.querySelector(`details[data-hand="${CSS.escape(open.dataset.hand)}"]`);
     if (same) same.open = true;
   }
   old.replaceWith(fresh);
-  if (!held) return;
-  const next = held === old ? fresh : handle && fresh.querySelector(`[data-hand="${CSS.escape(handle)}"]`);
+  if (!focused) return;
+  const next = focused === old ? fresh : handle && fresh.querySelector(`[data-hand="${CSS.escape(handle)}"]`);
   (next || fresh).focus({ preventScroll: true });
 }
 
 // Replaces the content if the state has changed.
 export function put(parent, state, make) {
   const print = JSON.stringify(state);
-  if (kept.get(parent) === print) return;
-  kept.set(parent, print);
+  if (rendered.get(parent) === print) return;
+  rendered.set(parent, print);
   const fresh = h(parent.tagName, {});
   fresh.append(...[make()].flat(Infinity).filter(Boolean));
-  const held = parent.contains(document.activeElement) ? document.activeElement.dataset.hand : null;
+  const focused = parent.contains(document.activeElement) ? document.activeElement.dataset.hand : null;
   parent.replaceChildren(...fresh.childNodes);
-  if (held) parent.querySelector(`[data-hand="${CSS.escape(held)}"]`)?.focus({ preventScroll: true });
+  if (focused) parent.querySelector(`[data-hand="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
 }
 
 // A modal dialog. The focus returns when it is closed.
@@ -99,8 +99,8 @@ export function dialog(title, ...children) {
 }
 
 // Shows a short message about the last action.
-export function tell(text, tone = "plain") {
-  const place = document.getElementById("told");
+export function showStatus(text, tone = "plain") {
+  const place = document.getElementById("status-message");
   const note = h("p", { class: `note ${tone}` }, text);
   place.replaceChildren(note);
   setTimeout(() => note.remove(), 6000);

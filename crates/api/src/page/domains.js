@@ -1,7 +1,7 @@
 // Hosts and servers with failed calls, those with the most failures first.
 
 import { fold, h, list, name, shown, table } from "./dom.js";
-import { theirs, whose } from "./tenants.js";
+import { ofSelected, tenantTag } from "./tenants.js";
 import { digits, state, when } from "./words.js";
 
 const COLUMNS = [
@@ -18,7 +18,7 @@ let parts;
 const folded = fold("hosts and servers", () => draw());
 
 export function drawDomains({ status }) {
-  last = theirs(status.domains);
+  last = ofSelected(status.domains);
   draw();
 }
 
@@ -36,7 +36,7 @@ function row(one) {
   const severities = Object.entries(one.failuresBySeverity).map(([severity, count]) => `${severity.replaceAll("_", " ")}: ${count}`);
   return parts.rows.row(
     {},
-    h("span", {}, name(one.domain), whose(one.tenant)),
+    h("span", {}, name(one.domain), tenantTag(one.tenant)),
     state(one.trust.toLowerCase()),
     digits(one.failures),
     digits(one.successes),

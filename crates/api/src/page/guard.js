@@ -1,7 +1,7 @@
 // The loop guard: stopped sessions, and the arguments that the model sent at each trip.
 
 import { fold, h, list, name, shown } from "./dom.js";
-import { whose } from "./tenants.js";
+import { tenantTag } from "./tenants.js";
 import { toolButton } from "./tool.js";
 import { LAYERS, count, state, toolName, when } from "./words.js";
 
@@ -32,7 +32,7 @@ function stop(one) {
   return h(
     "li",
     { tabindex: "-1", "data-row": true },
-    h("div", { class: "who" }, state("refused", "stopped"), one.tool ? toolButton(one.tool, one.tenant) : "the whole turn", whose(one.tenant), one.session && h("span", { class: "quiet" }, "in session ", name(one.session))),
+    h("div", { class: "who" }, state("refused", "stopped"), one.tool ? toolButton(one.tool, one.tenant) : "the whole turn", tenantTag(one.tenant), one.session && h("span", { class: "quiet" }, "in session ", name(one.session))),
     h("div", { class: "why quiet" }, `${LAYERS[one.layer] ?? one.layer}, ${count(one.count, "time")}, since `, when(one.since), one.until ? [" · one try ", when(one.until)] : " · until the next turn"),
   );
 }
@@ -45,7 +45,7 @@ function row(trip) {
       "header",
       {},
       toolButton(trip.tool, trip.tenant),
-      whose(trip.tenant),
+      tenantTag(trip.tenant),
       state(trip.refused ? "refused" : "attention", trip.refused ? "refused" : "warned"),
       h("span", { class: "quiet" }, trip.layers.map((layer) => LAYERS[layer] ?? layer).join(", ")),
       h("span", { class: "quiet" }, trip.times > 1 && `${count(trip.times, "time")}, last `, when(trip.lastAtMs)),

@@ -8,39 +8,39 @@ import { query, request } from "./api.js";
 const EVERY = 1500;
 const WITH_EVENTS = 10_000;
 const GATHER = 250;
-const AGAIN = 3000;
+const RECONNECT = 3000;
 
-// Calls `refresh` after possible changes, one call at a time. It returns "seen", "locked" or "lost". Calls `says` with the
-// state of the connection, and `notify` with each notification.
-export function keep(refresh, says, notify) {
-  let isTold = false;
+// Calls `refresh` after possible changes, one call at a time. It returns "current", "locked" or "lost". Calls `showConnection`
+// with the state of the connection, and `notify` with each notification.
+export function keep(refresh, showConnection, notify) {
+  let isStreaming = false;
   // The id of the last event. Initially all stored events are requested.
   let last = "0-0";
   let busy = false;
-  let wanted = false;
+  let isWanted = false;
   let timer;
 
   async function ask() {
     clearTimeout(timer);
     if (document.hidden) return;
     if (busy) {
-      wanted = true;
+      isWanted = true;
       return;
     }
     busy = true;
-    const came = await refresh();
+    const outcome = await refresh();
     busy = false;
-    const told = came === "seen" && isTold;
-    says(came === "seen" ? (told ? "live" : "asking") : came);
-    const next = wanted ? GATHER : told ? WITH_EVENTS : EVERY;
-    wanted = false;
+    const isLive = outcome === "current" && isStreaming;
+    showConnection(outcome === "current" ? (isLive ? "live" : "polling") : outcome);
+    const next = isWanted ? GATHER : isLive ? WITH_EVENTS : EVERY;
+    isWanted = false;
     clearTimeout(timer);
     timer = setTimeout(ask, next);
   }
 
   function soon() {
     if (busy) {
-      wanted = true;
+      isWanted = true;
       return;
     }
     clearTimeout(timer);
@@ -48,7 +48,7 @@ export function keep(refresh, says, notify) {
   }
 
   // One event: lines with its id, its name and its data.
-  function heard(text) {
+  function handleEvent(text) {
     const fields = new Map(text.split("\n").map((line) => [line.slice(0, line.indexOf(": ")), line.slice(line.indexOf(": ") + 2)]));
     if (fields.has("id")) last = fields.get("id");
     if (fields.get("event") === "notification") notify(fields.get("id"), JSON.parse(fields.get("data")));
@@ -58,7 +58,7 @@ export function keep(refresh, says, notify) {
     try {
       const response = await request(query("/v1/events", { after: last }), { headers: { accept: "text/event-stream" } });
       if (!response.ok || !response.body) return void (await response.body?.cancel());
-      isTold = true;
+      isStreaming = true;
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       let rest = "";
       for (;;) {
@@ -66,14 +66,14 @@ export function keep(refresh, says, notify) {
         if (done) break;
         const events = (rest + value).split("\n\n");
         rest = events.pop();
-        events.forEach(heard);
+        events.forEach(handleEvent);
         soon();
       }
     } catch {
       // The stream is opened again below; until then the page polls.
     } finally {
-      isTold = false;
-      setTimeout(listen, AGAIN);
+      isStreaming = false;
+      setTimeout(listen, RECONNECT);
     }
   }
 

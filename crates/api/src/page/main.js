@@ -1,6 +1,6 @@
 // The entry point of the page: requests all data, shows it and keeps it current.
 
-import { afterEveryDeed, unlock } from "./act.js";
+import { afterEveryAction, unlock } from "./act.js";
 import { Refused, all, get, mayLook, token } from "./api.js";
 import { drawApprovals } from "./approvals.js";
 import { drawBreakers } from "./breakers.js";
@@ -11,7 +11,7 @@ import { drawGuard } from "./guard.js";
 import { help, keys } from "./keys.js";
 import { keep } from "./live.js";
 import { drawMode, drawNow } from "./now.js";
-import { drawNotifications, hear } from "./notifications.js";
+import { addNotification, drawNotifications } from "./notifications.js";
 import { drawNumbers } from "./numbers.js";
 import { drawServers } from "./servers.js";
 import { drawTenants, ofEach, whenChosen } from "./tenants.js";
@@ -21,7 +21,7 @@ import { drawTurns, forgetTurns, newestTurns } from "./turns.js";
 import { drawUnknown } from "./unknown.js";
 import { setClock, tick } from "./words.js";
 
-const seen = { servers: [] };
+const data = { servers: [] };
 let heavyAt = 0;
 let isAsking = false;
 
@@ -29,11 +29,11 @@ let isAsking = false;
 const HEAVY_EVERY = 5000;
 
 async function refresh() {
-  const asked = token.get();
+  const sent = token.get();
   try {
     const status = await get("/v1/status");
     drawTenants(status.tenants);
-    const changed = JSON.stringify(status.counts) !== JSON.stringify(seen.status?.counts);
+    const changed = JSON.stringify(status.counts) !== JSON.stringify(data.status?.counts);
     const isHeavy = changed || Date.now() - heavyAt > HEAVY_EVERY;
     const [approvals, running, history, turns, series, guard, trust, servers, records, breakers, tools] = await Promise.all([
       ofEach("/v1/approvals", ["approvals"]),
@@ -51,14 +51,14 @@ async function refresh() {
     if (isHeavy) heavyAt = Date.now();
     setClock(status.atMs);
     const unknown = records.records.filter((record) => record.state === "unknown");
-    Object.assign(seen, { status, guard, series, history, turns, unknown, ...approvals, running: running.calls, ...trust, servers: servers.servers, ...breakers, ...tools });
+    Object.assign(data, { status, guard, series, history, turns, unknown, ...approvals, running: running.calls, ...trust, servers: servers.servers, ...breakers, ...tools });
     draw();
     void followTool();
-    return "seen";
+    return "current";
   } catch (error) {
     if (error instanceof Refused && (error.status === 401 || error.status === 403)) {
       // The refused token may be outdated: a token that was entered in the meantime is used, and not cleared.
-      if (token.get() !== asked) return refresh();
+      if (token.get() !== sent) return refresh();
       void ask(error);
       return "locked";
     }
@@ -78,12 +78,12 @@ async function ask(error) {
 }
 
 function draw() {
-  for (const section of [drawNow, drawApprovals, drawUnknown, drawNotifications, drawBreakers, drawCalls, drawTurns, drawTools, drawDomains, drawGuard, drawNumbers, drawServers, drawMode]) section(seen);
+  for (const section of [drawNow, drawApprovals, drawUnknown, drawNotifications, drawBreakers, drawCalls, drawTurns, drawTools, drawDomains, drawGuard, drawNumbers, drawServers, drawMode]) section(data);
   drawBar();
 }
 
 function drawBar() {
-  const { counts } = seen.status;
+  const { counts } = data.status;
   const places = [
     ["approvals", "Approvals", counts.approvals],
     ["unknown", "Unknown", counts.unknownOutcomes],
@@ -112,18 +112,18 @@ function drawToken() {
 
 const LIVE = {
   live: ["●", "live", "Updated live"],
-  asking: ["●", "live", "Updated every second or two"],
+  polling: ["●", "live", "Updated every second or two"],
   locked: ["○", "locked", "Viewing requires a viewer token or the admin token"],
   lost: ["○", "no answer", "The gateway does not answer; this page is out of date"],
 };
 
-function says(how) {
+function showConnection(connection) {
   const place = document.getElementById("live");
-  const [sign, words, title] = LIVE[how];
+  const [sign, words, title] = LIVE[connection];
   place.replaceChildren(sign, h("span", { class: sign === "●" && "word" }, ` ${words}`));
   place.title = title;
-  place.classList.toggle("bad", how === "lost");
-  document.body.classList.toggle("stale", how === "lost");
+  place.classList.toggle("bad", connection === "lost");
+  document.body.classList.toggle("stale", connection === "lost");
 }
 
 // Light, dark, or the system setting.
@@ -144,8 +144,8 @@ theme();
 document.getElementById("theme").addEventListener("click", nextTheme);
 document.getElementById("help").addEventListener("click", help);
 keys({ theme: nextTheme });
-const live = keep(refresh, says, (id, line) => {
-  hear(id, line);
+const live = keep(refresh, showConnection, (id, line) => {
+  addNotification(id, line);
   drawNotifications();
 });
 whenChosen(() => {
@@ -154,7 +154,7 @@ whenChosen(() => {
   forgetTurns();
   void live.ask();
 });
-afterEveryDeed(() => {
+afterEveryAction(() => {
   heavyAt = 0;
   void live.ask();
 });

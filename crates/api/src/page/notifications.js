@@ -1,7 +1,7 @@
 // Notifications, newest first: changed trust, pending approvals, unknown outcomes.
 
 import { fold, h, list, shown } from "./dom.js";
-import { theirs, whose } from "./tenants.js";
+import { ofSelected, tenantTag } from "./tenants.js";
 import { toolButton } from "./tool.js";
 import { state, when } from "./words.js";
 
@@ -9,14 +9,14 @@ import { state, when } from "./words.js";
 const MOST = 200;
 const LEVELS = { info: ["info", "info"], warn: ["attention", "warning"], error: ["trouble", "error"] };
 
-let heard = [];
+let received = [];
 let parts;
 const folded = fold("notifications", () => drawNotifications());
 
 // Stores a notification with the id of its event.
-export function hear(id, line) {
-  if (heard.some((one) => one.id === id)) return;
-  heard = [{ id, at: Date.parse(line.time), tenant: line.tenantId, ...line }, ...heard].toSorted((a, b) => b.at - a.at).slice(0, MOST);
+export function addNotification(id, line) {
+  if (received.some((one) => one.id === id)) return;
+  received = [{ id, at: Date.parse(line.time), tenant: line.tenantId, ...line }, ...received].toSorted((a, b) => b.at - a.at).slice(0, MOST);
 }
 
 export function drawNotifications() {
@@ -27,7 +27,7 @@ export function drawNotifications() {
     body.append(rows, empty, folded.place);
     parts = { rows, empty };
   }
-  const all = theirs(heard);
+  const all = ofSelected(received);
   list(parts.rows, folded.cut(all), (one) => one.id, row);
   parts.empty.hidden = all.length > 0;
 }
@@ -38,7 +38,7 @@ function row(one) {
   return h(
     "li",
     { tabindex: "-1", "data-row": true },
-    h("div", { class: "who" }, state(which, word), h("span", { class: "quiet" }, when(one.at)), tool && toolButton(tool, one.tenant), whose(one.tenant)),
+    h("div", { class: "who" }, state(which, word), h("span", { class: "quiet" }, when(one.at)), tool && toolButton(tool, one.tenant), tenantTag(one.tenant)),
     h("p", { class: "message" }, shown(one.message)),
   );
 }

@@ -64,7 +64,7 @@ export function drawNow({ status, series }) {
 
 const accept = () => act(() => post("/v1/state/accept"), "Accepted: calls with an idempotency key run again");
 
-const fact = (what, value) => h("div", {}, h("dt", {}, what), h("dd", {}, value));
+const fact = (title, value) => h("div", {}, h("dt", {}, title), h("dd", {}, value));
 
 export function drawMode({ status }) {
   const { store, switches } = status;
@@ -95,14 +95,14 @@ function chooser(name, word, current) {
   const select = h(
     "select",
     { id: `switch-${name}`, "data-hand": name },
-    modes.map(([mode, said]) => h("option", { value: mode, selected: mode === current }, said)),
+    modes.map(([mode, title]) => h("option", { value: mode, selected: mode === current }, title)),
   );
   select.addEventListener("change", () => {
-    const wanted = select.value;
+    const mode = select.value;
     select.value = current;
     void act(
-      () => send("/v1/switches", { [name]: wanted }),
-      `${word}: ${modes.find(([mode]) => mode === wanted)[1]}`,
+      () => send("/v1/switches", { [name]: mode }),
+      `${word}: ${modes.find(([one]) => one === mode)[1]}`,
     );
   });
   return select;

@@ -45,8 +45,8 @@ function bars(minutes, parts, label) {
   drawing.append(s("line", { class: "base", x1: 0, x2: WIDTH, y1: HEIGHT - 0.5, y2: HEIGHT - 0.5 }));
   minutes.forEach((minute, at) => {
     let y = HEIGHT - 1;
-    const said = parts.map(([field]) => `${minute[field]} ${field}`).join(", ");
-    const bar = s("g", {}, s("title", {}, `${new Date(minute.atMs).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" })}: ${said}`));
+    const numbers = parts.map(([field]) => `${minute[field]} ${field}`).join(", ");
+    const bar = s("g", {}, s("title", {}, `${new Date(minute.atMs).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" })}: ${numbers}`));
     bar.append(s("rect", { class: "reach", x: at * step, y: 0, width: step, height: HEIGHT }));
     for (const [field, kind] of parts) {
       if (minute[field] === 0) continue;

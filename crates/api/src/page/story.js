@@ -41,7 +41,7 @@ function outcome(facts, trace) {
   const [code, rule] = [end?.code ?? facts?.code, end?.rule ?? facts?.rule];
   const tried = end?.attempts ?? facts?.attempts.length ?? 0;
   const took = end?.tookMs ?? facts?.tookMs;
-  const told = end?.message ?? facts?.message;
+  const message = end?.message ?? facts?.message;
   return [
     h(
       "p",
@@ -53,7 +53,7 @@ function outcome(facts, trace) {
       code && h("code", { class: "code" }, code),
       rule && h("span", { class: "rule" }, "decided by ", h("code", {}, shown(rule))),
     ),
-    told && h("pre", { class: "sent", tabindex: "0", "aria-label": "The response to the caller" }, shown(told)),
+    message && h("pre", { class: "sent", tabindex: "0", "aria-label": "The response to the caller" }, shown(message)),
   ];
 }
 
@@ -107,5 +107,5 @@ function details(facts, trace) {
     ["recorded", facts?.recorded === undefined ? null : facts.recorded ? "yes" : "no, although it should be"],
     ["request", h("code", {}, shown(about.requestId))],
   ];
-  return h("dl", { class: "details" }, rows.filter(([, value]) => value).map(([what, value]) => [h("dt", {}, what), h("dd", {}, value)]));
+  return h("dl", { class: "details" }, rows.filter(([, value]) => value).map(([title, value]) => [h("dt", {}, title), h("dd", {}, value)]));
 }

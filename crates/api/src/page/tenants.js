@@ -35,7 +35,7 @@ export function drawTenants(tenants) {
   place.hidden = known.length < 2;
   put(place, [known, choice()], () => {
     const options = [...(known.length > MANY ? [] : [[ALL, "all tenants"]]), [NONE, "no tenant"], ...known.map((tenant) => [idOf(tenant), shown(tenant)])];
-    const select = h("select", { id: "tenant", "data-hand": "tenant" }, options.map(([value, said]) => h("option", { value, selected: value === choice() }, said)));
+    const select = h("select", { id: "tenant", "data-hand": "tenant" }, options.map(([value, label]) => h("option", { value, selected: value === choice() }, label)));
     select.addEventListener("change", () => {
       chosen = select.value;
       changed();
@@ -53,10 +53,10 @@ export async function ofEach(path, names, fields = {}) {
 
 // The query of a list that the API returns for all tenants together, and the selected rows.
 export const ofAll = (path, fields = {}) => query(path, { ...fields, tenant: choice() === ALL ? undefined : scope()[0] });
-export const theirs = (rows) => (choice() === ALL ? rows : rows.filter((row) => (row.tenant ?? null) === scope()[0]));
+export const ofSelected = (rows) => (choice() === ALL ? rows : rows.filter((row) => (row.tenant ?? null) === scope()[0]));
 
 // The path for a change of this tenant's data.
 export const at = (path, tenant) => query(path, { tenant });
 
 // The tenant of a row; nothing for rows of no tenant.
-export const whose = (tenant) => tenant && h("span", { class: "tag" }, "tenant ", name(tenant));
+export const tenantTag = (tenant) => tenant && h("span", { class: "tag" }, "tenant ", name(tenant));

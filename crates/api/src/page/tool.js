@@ -5,7 +5,7 @@ import { breakerRow } from "./breakers.js";
 import { ended, outcome, took } from "./calls.js";
 import { button, dialog, fold, h, list, name, put, shown, table } from "./dom.js";
 import { open as openCall } from "./story.js";
-import { whose } from "./tenants.js";
+import { tenantTag } from "./tenants.js";
 import { trustRow, works } from "./tools.js";
 import { CLASSES, count, digits, span, state, toolName, when } from "./words.js";
 
@@ -45,14 +45,14 @@ export function toolButton({ namespace, tool }, tenant) {
 export async function followTool() {
   if (!current?.place.isConnected || !document.getElementById("dialog").open) return;
   const { place, tool, tenant, draw } = current;
-  const seen = await look(tool, tenant).catch(() => null);
-  if (seen && place.isConnected) draw(seen);
+  const data = await loadTool(tool, tenant).catch(() => null);
+  if (data && place.isConnected) draw(data);
 }
 
 async function openTool(tool, tenant) {
-  let seen;
+  let data;
   try {
-    seen = await look(tool, tenant);
+    data = await loadTool(tool, tenant);
   } catch (error) {
     dialog("Tool", h("p", {}, `This tool cannot be shown: ${error.message}`));
     return;
@@ -60,11 +60,11 @@ async function openTool(tool, tenant) {
   const page = build(tool, tenant);
   current = page;
   dialog(name(toolName(tool)), page.place);
-  page.draw(seen);
+  page.draw(data);
 }
 
 // Requests all data of a tool for this tenant.
-async function look(tool, tenant) {
+async function loadTool(tool, tenant) {
   const label = toolName(tool);
   const [tools, trust, breakers, failures, history, models] = await Promise.all([
     get(query("/v1/tools", { prefix: label, tenant })),
@@ -115,22 +115,22 @@ function build(tool, tenant) {
     part("models", "Models", models.element, noModels, foldedModels.place),
     part("calls", "Last calls", calls.element, noCalls, foldedCalls.place),
   );
-  function draw(seen) {
-    last = seen;
-    put(head, [seen.view, tenant], () => [numbers(seen.view), whose(tenant)]);
-    list(trust, seen.trust, (entry) => [entry.scope, entry.signature, entry.domain].join("\n"), (entry) => trustRow(entry, true));
-    trusted.hidden = seen.trust.length > 0;
-    list(breakers, seen.breakers, (breaker) => breaker.key, (breaker) => breakerRow(breaker, true));
-    noBreaker.hidden = seen.breakers.length > 0;
-    list(failures.body, foldedFailures.cut(seen.failures, seen.olderFailures), (failure) => `${failure.atMs} ${failure.requestId} ${failure.message}`, (failure) => failed(failures, failure));
-    failures.element.hidden = seen.failures.length === 0;
-    noFailures.hidden = seen.failures.length > 0;
-    list(models.body, foldedModels.cut(seen.models), ({ model }) => String(model), (one) => scored(models, one));
-    models.element.hidden = seen.models.length === 0;
-    noModels.hidden = seen.models.length > 0;
-    list(calls.body, foldedCalls.cut(seen.calls, seen.olderCalls), (call) => `${call.id} ${call.at}`, (call) => called(calls, call));
-    calls.element.hidden = seen.calls.length === 0;
-    noCalls.hidden = seen.calls.length > 0;
+  function draw(data) {
+    last = data;
+    put(head, [data.view, tenant], () => [numbers(data.view), tenantTag(tenant)]);
+    list(trust, data.trust, (entry) => [entry.scope, entry.signature, entry.domain].join("\n"), (entry) => trustRow(entry, true));
+    trusted.hidden = data.trust.length > 0;
+    list(breakers, data.breakers, (breaker) => breaker.key, (breaker) => breakerRow(breaker, true));
+    noBreaker.hidden = data.breakers.length > 0;
+    list(failures.body, foldedFailures.cut(data.failures, data.olderFailures), (failure) => `${failure.atMs} ${failure.requestId} ${failure.message}`, (failure) => failed(failures, failure));
+    failures.element.hidden = data.failures.length === 0;
+    noFailures.hidden = data.failures.length > 0;
+    list(models.body, foldedModels.cut(data.models), ({ model }) => String(model), (one) => scored(models, one));
+    models.element.hidden = data.models.length === 0;
+    noModels.hidden = data.models.length > 0;
+    list(calls.body, foldedCalls.cut(data.calls, data.olderCalls), (call) => `${call.id} ${call.at}`, (call) => called(calls, call));
+    calls.element.hidden = data.calls.length === 0;
+    noCalls.hidden = data.calls.length > 0;
   }
   return { place, tool, tenant, draw };
 }
@@ -146,7 +146,7 @@ function numbers(view) {
     ["p95", view.score?.p95Ms === undefined ? "–" : span(view.score.p95Ms)],
     ["last call", view.called ? when(view.lastCallAtMs) : "not called"],
   ];
-  return h("dl", { class: "facts" }, facts.map(([what, value]) => h("div", {}, h("dt", {}, what), h("dd", {}, value))));
+  return h("dl", { class: "facts" }, facts.map(([label, value]) => h("div", {}, h("dt", {}, label), h("dd", {}, value))));
 }
 
 function failed(rows, failure) {
@@ -154,7 +154,7 @@ function failed(rows, failure) {
     ? button(when(failure.atMs), () => openCall(failure.requestId, failure.atMs), { class: "link", "data-hand": "open", "aria-label": `Open the call that failed with: ${shown(failure.message)}` })
     : when(failure.atMs);
   const facts = [...Object.entries(failure.argumentSummary ?? {}), ...Object.entries(failure.context ?? {})];
-  const summary = facts.map(([what, value]) => h("span", { class: "argument" }, `${shown(what)}: `, name(typeof value === "string" ? value : JSON.stringify(value))));
+  const summary = facts.map(([label, value]) => h("span", { class: "argument" }, `${shown(label)}: `, name(typeof value === "string" ? value : JSON.stringify(value))));
   return rows.row(
     {},
     moment,

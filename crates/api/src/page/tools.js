@@ -3,7 +3,7 @@
 import { act } from "./act.js";
 import { post } from "./api.js";
 import { button, fold, h, list, name, shown, table } from "./dom.js";
-import { at, whose } from "./tenants.js";
+import { at, tenantTag } from "./tenants.js";
 import { toolButton } from "./tool.js";
 import { CLASSES, clock, count, digits, span, state, toolName, when } from "./words.js";
 
@@ -73,7 +73,7 @@ function row(tool) {
   const { score } = tool;
   return parts.rows.row(
     {},
-    h("span", {}, toolButton(tool.tool, tool.tenant), whose(tool.tenant), tool.class !== "unknown" && h("span", { class: "quiet" }, CLASSES[tool.class]), tool.breaker !== "CLOSED" && state(tool.breaker, `circuit breaker ${tool.breaker === "HALF_OPEN" ? "probing" : "open"}`)),
+    h("span", {}, toolButton(tool.tool, tool.tenant), tenantTag(tool.tenant), tool.class !== "unknown" && h("span", { class: "quiet" }, CLASSES[tool.class]), tool.breaker !== "CLOSED" && state(tool.breaker, `circuit breaker ${tool.breaker === "HALF_OPEN" ? "probing" : "open"}`)),
     state(tool.trust.toLowerCase()),
     digits(tool.calls),
     digits(tool.failures),
@@ -100,11 +100,11 @@ export function trustRow(entry, isNamed = false) {
   const whom = shown(label ?? title);
   const restore = () => act(() => post(at(`/v1/trust/${key}/reset`, entry.tenant)), `${whom}: trusted again`);
   const recover = () => act(() => post(at(`/v1/trust/${key}/recover`, entry.tenant)), `${whom}: recovering`);
-  const who = title === label ? !isNamed && toolButton(tool, entry.tenant) : [name(title), !isNamed && tool && toolButton(tool, entry.tenant)];
+  const about = title === label ? !isNamed && toolButton(tool, entry.tenant) : [name(title), !isNamed && tool && toolButton(tool, entry.tenant)];
   return h(
     "li",
     { tabindex: "-1", "data-row": true },
-    h("div", { class: "who" }, state(entry.state.toLowerCase()), who, !isNamed && whose(entry.tenant)),
+    h("div", { class: "who" }, state(entry.state.toLowerCase()), about, !isNamed && tenantTag(entry.tenant)),
     h("div", { class: "why" }, shown(entry.escalationReason ?? `${count(entry.failuresInWindow, "failure")} in ${span(entry.windowMs)}`), h("span", { class: "quiet block" }, until(entry))),
     h(
       "div",

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { button, fold, h, list, name, shown, table } from "./dom.js";
-import { ofAll, theirs, whose } from "./tenants.js";
+import { ofAll, ofSelected, tenantTag } from "./tenants.js";
 import { open } from "./waterfall.js";
 import { span, state, when } from "./words.js";
 
@@ -26,7 +26,7 @@ let back = { turns: [], next: null };
 let parts;
 
 export function drawTurns({ turns }) {
-  last = { ...turns, turns: theirs(turns.turns) };
+  last = { ...turns, turns: ofSelected(turns.turns) };
   draw();
 }
 
@@ -48,7 +48,7 @@ const end = () => (back.turns.length > 0 ? back.next : last.next);
 async function lookBack() {
   const page = await get(ofAll("/v1/traces", { limit: MORE, after: end() })).catch(() => null);
   if (!page) return;
-  back = { turns: [...(back.turns.length > 0 ? back.turns : last.turns), ...theirs(page.turns)], next: page.next };
+  back = { turns: [...(back.turns.length > 0 ? back.turns : last.turns), ...ofSelected(page.turns)], next: page.next };
   draw();
 }
 
@@ -76,5 +76,5 @@ function row(turn) {
     turn.summary && h("span", { class: "summary" }, shown(turn.summary)),
   );
   const took = turn.endedAtMs === undefined ? h("span", { class: "quiet" }, "since ", when(turn.startedAtMs)) : span(turn.endedAtMs - turn.startedAtMs);
-  return parts.rows.row({ class: turn.status ? undefined : "running" }, when(turn.startedAtMs), h("span", {}, opened, whose(turn.tenant)), ended, String(turn.calls), took, name(turn.session, { title: shown(turn.session) }));
+  return parts.rows.row({ class: turn.status ? undefined : "running" }, when(turn.startedAtMs), h("span", {}, opened, tenantTag(turn.tenant)), ended, String(turn.calls), took, name(turn.session, { title: shown(turn.session) }));
 }

@@ -3,7 +3,7 @@
 import { act } from "./act.js";
 import { post } from "./api.js";
 import { button, fold, h, list, name, shown } from "./dom.js";
-import { theirs, whose } from "./tenants.js";
+import { ofSelected, tenantTag } from "./tenants.js";
 import { toolButton } from "./tool.js";
 import { toolName, when } from "./words.js";
 
@@ -19,7 +19,7 @@ let parts;
 const folded = fold("unknown outcomes", () => draw());
 
 export function drawUnknown({ unknown }) {
-  last = theirs(unknown);
+  last = ofSelected(unknown);
   draw();
 }
 
@@ -40,11 +40,11 @@ function draw() {
 
 function card(record) {
   const title = toolName(record.tool);
-  const resolve = (ran, said) => () => act(() => post(`/v1/records/${record.key}/resolve`, { ran }), `${shown(title)}: ${said}`);
+  const resolve = (ran, result) => () => act(() => post(`/v1/records/${record.key}/resolve`, { ran }), `${shown(title)}: ${result}`);
   return h(
     "article",
     { class: "card wait", tabindex: "-1", "data-row": true, "aria-label": `Unknown outcome: ${shown(title)}` },
-    h("header", {}, h("h3", {}, toolButton(record.tool, record.tenant)), h("span", { class: "quiet" }, "since ", when(record.arrivedAtMs)), whose(record.tenant)),
+    h("header", {}, h("h3", {}, toolButton(record.tool, record.tenant)), h("span", { class: "quiet" }, "since ", when(record.arrivedAtMs)), tenantTag(record.tenant)),
     h("p", {}, `Observed: ${OBSERVED[record.observed] ?? shown(record.observed ?? "nothing")}. `, h("span", { class: "checkable" }, checkable(record))),
     h("p", { class: "quiet" }, record.session && ["session ", name(record.session), " · "], "call ", h("code", {}, record.key.slice(0, 12))),
     h(

@@ -95,7 +95,7 @@ function drawHead(story) {
       turn.escalated && state("attention", "needs attention"),
     ),
     turn.summary && h("p", { class: "summary" }, shown(turn.summary)),
-    silent !== undefined && h("p", { class: "warning" }, `Nothing was heard of it for ${span(silent)}: it still runs, or its process is gone.`),
+    silent !== undefined && h("p", { class: "warning" }, `No events for ${span(silent)}: it still runs, or its process is gone.`),
   ];
 }
 
@@ -163,7 +163,7 @@ const FAILURES = ["ToolError", "ToolTimeout"];
 function ended({ span: one, events }, runs) {
   const restored = events.some((event) => event.eventType === "CallRestored");
   for (const event of events.toReversed()) {
-    const said = {
+    const outcome = {
       ToolSucceeded: restored ? "restored" : "succeeded",
       ToolError: isFinal(event) && "error",
       ToolTimeout: isFinal(event) && "timeout",
@@ -171,7 +171,7 @@ function ended({ span: one, events }, runs) {
       ToolCancelled: "stopped",
       ToolLeftRunning: "left_running",
     }[event.eventType];
-    if (said) return said;
+    if (outcome) return outcome;
   }
   if (one && !one.endedAt) return runs ? "running" : "broke_off";
   return "ended";
@@ -179,17 +179,17 @@ function ended({ span: one, events }, runs) {
 
 // Other facts about a row.
 function notes({ span: one, events }) {
-  const said = [];
+  const texts = [];
   const of = (ids) => ids.map((id, at) => [at > 0 && ", ", name(id)]);
-  if (one?.dependsOn?.length > 0) said.push(["after ", of(one.dependsOn)]);
+  if (one?.dependsOn?.length > 0) texts.push(["after ", of(one.dependsOn)]);
   for (const event of events) {
-    if (event.eventType === "ToolSkipped" && event.dependencyId) said.push(["needs ", name(event.dependencyId)]);
-    if (event.eventType === "DefaultUsed") said.push(["default for ", name(event.dependencyId)]);
-    if (event.eventType === "AlternativeUsed") said.push("alternative");
+    if (event.eventType === "ToolSkipped" && event.dependencyId) texts.push(["needs ", name(event.dependencyId)]);
+    if (event.eventType === "DefaultUsed") texts.push(["default for ", name(event.dependencyId)]);
+    if (event.eventType === "AlternativeUsed") texts.push("alternative");
   }
   const retries = Math.max(0, ...events.map((event) => event.retryCount ?? 0));
-  if (retries > 0) said.push(`${retries + 1} attempts`);
-  return said;
+  if (retries > 0) texts.push(`${retries + 1} attempts`);
+  return texts;
 }
 
 // The container of one submission.
@@ -279,8 +279,8 @@ function lane(row, part, total, how) {
     if (event.eventType === "ToolSkipped") marks.push(s("svg", { class: "skip-mark", x: `${x}%`, y: 11, overflow: "visible" }, s("circle", { r: 4 })));
   }
   const failed = row.events.filter((event) => FAILURES.includes(event.eventType)).length;
-  const said = row.span ? `from +${span(row.from - part.from)} to +${span(until - part.from)}${failed > 0 ? `, ${count(failed, "attempt")} failed` : ""}` : "never ran";
-  return s("svg", { class: `lane ${how}`, role: "img", "aria-label": said, height: 22 }, marks);
+  const label = row.span ? `from +${span(row.from - part.from)} to +${span(until - part.from)}${failed > 0 ? `, ${count(failed, "attempt")} failed` : ""}` : "never ran";
+  return s("svg", { class: `lane ${how}`, role: "img", "aria-label": label, height: 22 }, marks);
 }
 
 const SIGNS = {

@@ -63,8 +63,8 @@ export const REASONS = {
   probe_failed: "a probe failed",
   probes_succeeded: "probes worked",
   probes_answered: "probes were answered",
-  forced: "forced by hand",
-  reset: "reset by hand",
+  forced: "forced by an operator",
+  reset: "reset by an operator",
 };
 
 export const CLASSES = { read_only: "read-only", idempotent: "idempotent", mutating: "mutating", unknown: "may change things" };

@@ -61,8 +61,8 @@ pub fn sessions(gateway: &GatewayParts, query: &SessionsQuery) -> Result<Session
     });
     // A client without a session has one entry per endpoint, by its actor.
     let listed = page.of(all, |one| match &one.session {
-        Some(session) => format!("{} session {session}", one.door),
-        None => format!("{} actor {}", one.door, one.actor),
+        Some(session) => format!("{} session {session}", one.endpoint),
+        None => format!("{} actor {}", one.endpoint, one.actor),
     });
     Ok(SessionPage { sessions: listed.rows, next: listed.next })
 }

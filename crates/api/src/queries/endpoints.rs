@@ -186,7 +186,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "story",
             "Returns the calls of one request, step by step",
             Permission::Viewer,
-            story,
+            request_history,
         )
         .gives::<queries::RequestHistory>("the calls with their steps")
         .reads_the_store(),
@@ -390,9 +390,9 @@ async fn history(
     Ok(shown(StatusCode::OK, &queries::history(&**inner.steadfast.store(), &query).await?))
 }
 
-async fn story(Shared(State(inner)): Shared<State>, PathParam(id): PathParam) -> HandlerResult {
-    match queries::story(&inner.steadfast, &id).await? {
-        Some(story) => Ok(shown(StatusCode::OK, &story)),
+async fn request_history(Shared(State(inner)): Shared<State>, PathParam(id): PathParam) -> HandlerResult {
+    match queries::request_history(&inner.steadfast, &id).await? {
+        Some(request_history) => Ok(shown(StatusCode::OK, &request_history)),
         None => Err(ApiProblem::no_such("call with the request id", &id)),
     }
 }
@@ -422,10 +422,10 @@ async fn trace(
     PathParam(id): PathParam,
 ) -> HandlerResult {
     match inner.steadfast.engine().turn_trace(&id).await?.map(queries::TraceView::from) {
-        Some(story) if accepts(&headers, JSON_LINES) => {
-            Ok(whole(StatusCode::OK, JSON_LINES, queries::lines(&story)))
+        Some(trace) if accepts(&headers, JSON_LINES) => {
+            Ok(whole(StatusCode::OK, JSON_LINES, queries::lines(&trace)))
         }
-        Some(story) => Ok(shown(StatusCode::OK, &story)),
+        Some(trace) => Ok(shown(StatusCode::OK, &trace)),
         None => Err(ApiProblem::no_such("turn with the trace or name", &id)),
     }
 }

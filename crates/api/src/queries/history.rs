@@ -14,7 +14,7 @@ use steadfast_store::{Journal, JournalEntry, JournalPosition, JournalQuery, filt
 use super::paging::{NamedTool, fits, list_query};
 
 /// The number of entries that are searched for one page. If they are not enough, the next page continues.
-const LOOKED_THROUGH: usize = 20_000;
+const MOST_SEARCHED: usize = 20_000;
 
 list_query! {
     /// Filters for finished calls.
@@ -76,6 +76,6 @@ pub async fn history(store: &dyn StateStore, search: &HistorySearch) -> Result<H
     };
     // Entries of a newer version are skipped.
     let read = |entry: &JournalEntry| serde_json::from_str(&entry.body).ok().filter(is_wanted);
-    let part = filter_entries(store, &search.query, LOOKED_THROUGH, read).await?;
+    let part = filter_entries(store, &search.query, MOST_SEARCHED, read).await?;
     Ok(History { calls: part.found, next: part.next.map(|place| place.to_string()) })
 }

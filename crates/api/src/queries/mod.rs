@@ -22,7 +22,7 @@ pub use failures::{Failures, FailuresQuery, ToolFailuresQuery, failures};
 pub use history::{History, HistoryQuery, HistorySearch, history};
 pub use paging::NamedTool;
 pub(crate) use paging::tool;
-pub use recent_calls::{RequestHistory, RunningCalls, RunningCallsQuery, running, series, story};
+pub use recent_calls::{RequestHistory, RunningCalls, RunningCallsQuery, request_history, running, series};
 pub use records::{
     AttemptStatus, AttemptView, RecordState, RecordView, Records, RecordsQuery, RecordsSearch, records,
 };

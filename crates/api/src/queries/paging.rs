@@ -18,7 +18,7 @@ use steadfast_store::JournalPosition;
 /// The maximum number of rows of a page. The text of [`list_query`] repeats it.
 const MOST: usize = 1000;
 /// The default number of rows of a page.
-const USUAL: usize = 100;
+const DEFAULT_ROWS: usize = 100;
 
 /// Defines the query parameters of a list: its filters, `after` and `limit`.
 macro_rules! list_query {
@@ -115,7 +115,7 @@ impl<K: Cursor> PageRequest<K> {
             format!("after={text} is not a cursor of this list: send `next` of the previous page unchanged")
         };
         let after = after.map(|text| K::read(text).ok_or_else(|| nowhere(text))).transpose()?;
-        match limit.unwrap_or(USUAL) {
+        match limit.unwrap_or(DEFAULT_ROWS) {
             limit if (1..=MOST).contains(&limit) => Ok(Self { after, limit }),
             limit => Err(format!("limit={limit}: must be from 1 to {MOST}")),
         }
@@ -124,13 +124,13 @@ impl<K: Cursor> PageRequest<K> {
     /// Returns the rows of this page. Keys must be unique.
     pub(super) fn of<T>(&self, rows: impl IntoIterator<Item = T>, key: impl Fn(&T) -> K) -> PageRows<T> {
         let keyed = rows.into_iter().map(|row| (key(&row), row));
-        let mut behind: Vec<_> =
+        let mut remaining: Vec<_> =
             keyed.filter(|(key, _)| self.after.as_ref().is_none_or(|after| key > after)).collect();
-        behind.sort_by(|(one, _), (other, _)| one.cmp(other));
-        let is_more = behind.len() > self.limit;
-        behind.truncate(self.limit);
-        let next = behind.last().filter(|_| is_more).map(|(key, _)| key.text());
-        PageRows { rows: behind.into_iter().map(|(_, row)| row).collect(), next }
+        remaining.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let is_more = remaining.len() > self.limit;
+        remaining.truncate(self.limit);
+        let next = remaining.last().filter(|_| is_more).map(|(key, _)| key.text());
+        PageRows { rows: remaining.into_iter().map(|(_, row)| row).collect(), next }
     }
 }
 
@@ -298,7 +298,7 @@ mod tests {
             let reason = PageRequest::<u64>::read(None, Some(limit)).unwrap_err();
             assert_eq!(reason, format!("limit={limit}: must be from 1 to 1000"));
         }
-        assert_eq!(PageRequest::<u64>::read(None, None).unwrap().limit, USUAL);
+        assert_eq!(PageRequest::<u64>::read(None, None).unwrap().limit, DEFAULT_ROWS);
         let reason = PageRequest::<u64>::read(Some("x"), None).unwrap_err();
         assert!(reason.starts_with("after=x is not a cursor of this list"), "{reason}");
     }

@@ -26,7 +26,10 @@ pub struct RequestHistory {
 }
 
 /// Returns all known facts about the calls of a request, or `None` if the request is unknown.
-pub async fn story(steadfast: &Steadfast, request: &str) -> Result<Option<RequestHistory>, StoreError> {
+pub async fn request_history(
+    steadfast: &Steadfast,
+    request: &str,
+) -> Result<Option<RequestHistory>, StoreError> {
     let query =
         JournalQuery { subject: Some(request.into()), ..JournalQuery::newest(Journal::History, MOST) };
     let entries = steadfast.store().entries(&query).await?;

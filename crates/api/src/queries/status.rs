@@ -64,7 +64,7 @@ pub struct FailedDomain {
 pub enum StatusVerdict {
     /// No action is needed.
     Fine,
-    /// An operator should look at the findings.
+    /// The findings need attention.
     Attention,
     /// Calls fail because of a finding.
     Trouble,
@@ -88,7 +88,7 @@ pub struct StatusFinding {
 pub enum FindingLevel {
     /// Calls fail because of it.
     Trouble,
-    /// An operator should look at it.
+    /// It needs attention.
     Attention,
 }
 
@@ -344,14 +344,14 @@ async fn same_names(store: &dyn StateStore) -> Vec<StatusFinding> {
 fn down(server: &ServerView) -> Option<StatusFinding> {
     let reason = &server.last_failure.as_ref()?.reason;
     let (description, todo) = match server.instances.as_slice() {
-        [] => (format!("server {} failed when it was last used: {reason}", server.name), RUN_BY_HAND),
+        [] => (format!("server {} failed when it was last used: {reason}", server.name), RUN_MANUALLY),
         some if some.iter().any(|one| one.state == InstanceState::Elsewhere) => (
             format!("server {} cannot be reached: {reason}", server.name),
-            "check that it runs and that its URL is right; the next call tries again",
+            "check that it runs and that its URL is correct; the next call tries again",
         ),
         _ => (
             format!("server {} is down: {reason}", server.name),
-            "run its command by hand; `GET /v1/servers` shows its stderr",
+            "run its command manually; `GET /v1/servers` shows its stderr",
         ),
     };
     Some(StatusFinding { level: FindingLevel::Trouble, description, todo: todo.to_owned() })
@@ -371,12 +371,12 @@ async fn failed_before(store: &dyn StateStore, here: &[ServerView]) -> Vec<Statu
     let finding = |(name, failure): (Namespace, ServerFailure)| StatusFinding {
         level: FindingLevel::Trouble,
         description: format!("server {name} failed when it was last used: {}", failure.reason),
-        todo: RUN_BY_HAND.to_owned(),
+        todo: RUN_MANUALLY.to_owned(),
     };
     failed.filter(|(name, _)| !is_known_here(name)).map(finding).collect()
 }
 
-const RUN_BY_HAND: &str = "run its command by hand, or check that its URL can be reached; this finding remains until it works again, for a day at most";
+const RUN_MANUALLY: &str = "run its command manually, or check that its URL can be reached; this finding remains until it works again, for a day at most";
 
 fn store_and_switches(store: &StoreStatus, switches: &Switches) -> Vec<StatusFinding> {
     let mut found = Vec::new();

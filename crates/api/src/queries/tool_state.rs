@@ -280,11 +280,14 @@ view! {
         /// The text of the prompt.
         prompt: ApprovalPrompt,
         /// The number of calls that made this request.
-        askers: u32,
+        #[serde(rename = "askers")]
+        request_count: u32,
         /// Time of the first of them.
-        asked_at: Timestamp,
+        #[serde(rename = "askedAt")]
+        first_requested: Timestamp,
         /// Time of the last of them.
-        last_asked: Timestamp,
+        #[serde(rename = "lastAsked")]
+        last_requested: Timestamp,
         /// Time at which the request expires.
         expires: Timestamp,
     } {

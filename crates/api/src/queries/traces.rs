@@ -77,7 +77,7 @@ view! {
         calls: usize,
         /// Time at which it started.
         started_at_ms: Timestamp,
-        /// True if an operator should look at it.
+        /// True if it needs attention.
         #[serde(default)]
         escalated: bool,
     } {
@@ -202,15 +202,15 @@ view! {
 }
 
 /// Formats a turn as JSON lines: the summary, then spans and events, each an object with one field that names its kind.
-pub fn lines(story: &TraceView) -> String {
+pub fn lines(trace: &TraceView) -> String {
     fn line(kind: &str, content: &impl Serialize, lines: &mut String) {
         // All parts of a turn can be serialized.
         let text = serde_json::to_string(content).unwrap_or_default();
         lines.push_str(&format!("{{\"{kind}\":{}}}\n", steadfast_redact::response(&text)));
     }
     let mut lines = String::new();
-    line("turn", &story.turn, &mut lines);
-    story.spans.iter().for_each(|span| line("span", span, &mut lines));
-    story.events.iter().for_each(|event| line("event", event, &mut lines));
+    line("turn", &trace.turn, &mut lines);
+    trace.spans.iter().for_each(|span| line("span", span, &mut lines));
+    trace.events.iter().for_each(|event| line("event", event, &mut lines));
     lines
 }

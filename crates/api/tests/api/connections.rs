@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::support::{ApiTestWorld, PATIENCE, keyed};
+use crate::support::{ApiTestWorld, TEST_TIMEOUT, keyed};
 
 /// Serves the API of this world at a free port, as `steadfast serve` does.
 async fn listen(world: &ApiTestWorld) -> (SocketAddr, DropGuard) {
@@ -57,14 +57,14 @@ async fn read(stream: &mut TcpStream) -> (u16, Value) {
 
 /// Returns the delivery time of the only record once it is known, or `None` once it is known to be undelivered.
 async fn delivered(world: &ApiTestWorld) -> Value {
-    world.steer("get", "/v1/records", &Value::Null).await["records"][0]["deliveredAtMs"].clone()
+    world.send_as_admin("get", "/v1/records", &Value::Null).await["records"][0]["deliveredAtMs"].clone()
 }
 
 /// Waits until a condition holds.
 async fn until(mut is_so: impl AsyncFnMut() -> bool) {
     let began = Instant::now();
     while !is_so().await {
-        assert!(began.elapsed() < PATIENCE, "waited in vain");
+        assert!(began.elapsed() < TEST_TIMEOUT, "waited in vain");
         // The condition depends on other tasks, and on sockets, which the runtime polls between them.
         tokio::task::yield_now().await;
     }
@@ -138,12 +138,12 @@ async fn is_delivered_by_the_next_request(mode: &str) {
 }
 
 #[tokio::test]
-async fn an_answer_in_events_is_delivered_in_the_same_way() {
+async fn a_streamed_answer_is_delivered_by_the_next_request() {
     is_delivered_by_the_next_request("streamed").await;
 }
 
 #[tokio::test]
-async fn what_a_host_hears_of_its_report_is_delivered_in_the_same_way() {
+async fn the_answer_to_a_report_of_a_host_is_delivered_by_the_next_request() {
     is_delivered_by_the_next_request("reported").await;
 }
 

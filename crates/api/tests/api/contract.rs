@@ -161,7 +161,7 @@ async fn an_unknown_path_is_refused_by_name_and_without_secrets() {
 /// A command that cannot be started, a certificate that is not accepted: the server is unavailable, and a retry cannot
 /// help.
 #[tokio::test(start_paused = true)]
-async fn a_failure_that_does_not_pass_is_no_retriable_error() {
+async fn a_permanent_failure_is_not_a_retriable_error() {
     let world =
         ApiTestWorld::new(&[("guard.mode", "off"), ("trust.mode", "off"), ("breaker.mode", "off")]).await;
     let sources = [
@@ -242,13 +242,13 @@ async fn a_body_is_refused_with_400_exactly_if_it_does_not_fit_the_document() {
         ("/v1/turns", plan(json!([{ "id": "a", "tool": "t/x", "dependsOn": ["b"] }])), fits, contradicts),
         ("/v1/turns", plan(json!([{ "id": "a", "tool": "t/x", "dependsOn": ["a"] }])), fits, contradicts),
     ];
-    for (path, body, does_fit, status) in cases {
+    for (path, body, is_valid_body, status) in cases {
         let template = path.replace("/x/", "/{id}/");
         let schema =
             &document["paths"][&template]["post"]["requestBody"]["content"]["application/json"]["schema"];
         let whole = json!({ "allOf": [schema], "components": document["components"] });
         let validator = jsonschema::draft202012::new(&whole).unwrap();
-        assert_eq!(validator.is_valid(&body), does_fit, "{path}: {body}");
+        assert_eq!(validator.is_valid(&body), is_valid_body, "{path}: {body}");
         let response = world.post(path, &[("authorization", "Bearer person")], &body.to_string()).await;
         assert_eq!(response.status, status, "{path} {body}: {}", response.body);
     }

@@ -15,10 +15,10 @@ use steadfast_api::Api;
 use steadfast_mcp::http::server::TokenHolder;
 use tokio::time::{Instant, timeout};
 
-use crate::support::{access_of, api, get, reads_well};
+use crate::support::{access_of, api, assert_readable, get};
 
 /// The keep-alive comment.
-const NOTHING: &str = ": nothing happens\n\n";
+const KEEP_ALIVE: &str = ": keep-alive\n\n";
 
 /// An open event stream.
 struct EventListener(Response);
@@ -61,12 +61,12 @@ impl EventListener {
     async fn next(&mut self) -> ReceivedEvent {
         loop {
             let text = self.piece().await;
-            assert_ne!(text, NOTHING, "an event was to come");
+            assert_ne!(text, KEEP_ALIVE, "an event was to come");
             let field =
                 |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
             if let Some(name) = field("event") {
                 let data = serde_json::from_str(field("data").unwrap()).unwrap();
-                reads_well(&data);
+                assert_readable(&data);
                 let id = field("id").unwrap_or_default().to_owned();
                 return ReceivedEvent { id, name: name.to_owned(), data };
             }
@@ -96,7 +96,7 @@ async fn pay(steadfast: &Steadfast, tool: &str, session: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_listens_hears_of_a_call_as_it_happens() {
+async fn events_are_streamed_as_calls_happen() {
     let (api, steadfast) = api().await;
     let mut listening = listen(&api, "/v1/events", None).await;
     pay(&steadfast, "pay", "s-7").await;
@@ -109,7 +109,7 @@ async fn whoever_listens_hears_of_a_call_as_it_happens() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_was_away_goes_on_behind_what_it_has_seen() {
+async fn a_client_that_reconnects_continues_after_its_last_event() {
     let (api, steadfast) = api().await;
     let mut listening = listen(&api, "/v1/events", None).await;
     pay(&steadfast, "pay", "first").await;
@@ -122,15 +122,15 @@ async fn whoever_was_away_goes_on_behind_what_it_has_seen() {
     ] {
         assert_eq!(again.named("tool_call_start").await.data["sessionKey"], "second");
     }
-    let mut other_life = listen(&api, "/v1/events", Some("1-1")).await;
-    assert_eq!(other_life.named("tool_call_start").await.data["sessionKey"], "first", "all that is known");
+    let mut other_process = listen(&api, "/v1/events", Some("1-1")).await;
+    assert_eq!(other_process.named("tool_call_start").await.data["sessionKey"], "first", "all that is known");
     let (status, wrong) = get(&api, "/v1/events?after=yesterday").await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     assert!(wrong["error"]["message"].as_str().unwrap().contains("`yesterday`"), "{wrong}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_is_too_slow_is_told_how_much_it_missed_and_gets_the_rest() {
+async fn a_slow_client_gets_the_number_of_missed_events_and_then_the_rest() {
     let (api, steadfast) = api().await;
     let mut listening = listen(&api, "/v1/events", None).await;
     // No client reads in the meantime, and there are more events than are stored.
@@ -150,13 +150,13 @@ async fn whoever_is_too_slow_is_told_how_much_it_missed_and_gets_the_rest() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_on_which_nothing_is_told_shows_that_it_lives() {
+async fn a_stream_without_events_sends_keepalive_comments() {
     let (api, steadfast) = api().await;
     let mut listening = listen(&api, "/v1/events?tool=bank/other", None).await;
     let began = Instant::now();
-    assert_eq!(listening.piece().await, ": here is what happens\n\n");
+    assert_eq!(listening.piece().await, ": connected\n\n");
     assert_eq!(began.elapsed(), Duration::ZERO, "at once");
-    assert_eq!(listening.piece().await, NOTHING);
+    assert_eq!(listening.piece().await, KEEP_ALIVE);
     assert_eq!(began.elapsed(), Duration::from_secs(15));
     // Events of other tenants are not received.
     let others = async {
@@ -167,7 +167,7 @@ async fn a_connection_on_which_nothing_is_told_shows_that_it_lives() {
     };
     tokio::select! {
         () = others => unreachable!("it never ends"),
-        piece = listening.piece() => assert_eq!(piece, NOTHING),
+        piece = listening.piece() => assert_eq!(piece, KEEP_ALIVE),
     }
     assert!(began.elapsed() <= Duration::from_secs(31), "{:?}", began.elapsed());
 }
@@ -221,7 +221,7 @@ async fn sf_7_events_can_be_those_of_one_tenant() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sf_7_whoever_loses_its_token_while_it_listens_hears_no_more() {
+async fn sf_7_a_stream_ends_when_its_client_loses_its_token() {
     let steadfast = Steadfast::builder().set("store.kind", "memory").build().await.unwrap();
     let access = access_of(&[("ann", None)]);
     let tokens = access.tokens.clone();

@@ -9,7 +9,7 @@ use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use steadfast::call::output::ToolOutput;
 
-use crate::support::{ApiTestReply, ApiTestWorld, envelope, gated, in_session, lost_once, settle};
+use crate::support::{ApiTestReply, ApiTestWorld, envelope, gated, in_session, lose_outcome_once, settle};
 
 /// Tools that must not run twice, and no mechanism except the ones under test.
 const PLAIN: &[(&str, &str)] = &[
@@ -41,7 +41,7 @@ async fn report(world: &ApiTestWorld, order: &ApiTestReply, report: Value) -> Ap
 }
 
 async fn the_record(world: &ApiTestWorld) -> Value {
-    world.steer("get", "/v1/records?open=true", &Value::Null).await["records"][0].clone()
+    world.send_as_admin("get", "/v1/records?open=true", &Value::Null).await["records"][0].clone()
 }
 
 #[tokio::test(start_paused = true)]
@@ -148,9 +148,9 @@ async fn an_answer_that_came_late_is_given_to_the_next_equal_call() {
 /// A payment whose connection broke may still take effect. It does not run again until it cannot, and its caller knows
 /// so.
 #[tokio::test(start_paused = true)]
-async fn a_lost_call_is_told_as_unknown_and_runs_again_only_after_its_caller_was_told_finally() {
+async fn a_lost_call_has_an_unknown_outcome_and_runs_again_only_after_the_final_report() {
     let world = ApiTestWorld::new(PLAIN).await;
-    lost_once(&world, "bank/pay");
+    lose_outcome_once(&world, "bank/pay");
     let lost = pay(&world).await;
     assert_eq!((lost.status, lost.code()), (StatusCode::CONFLICT, "outcome_unknown"), "{}", lost.body);
     assert_eq!(
@@ -158,7 +158,7 @@ async fn a_lost_call_is_told_as_unknown_and_runs_again_only_after_its_caller_was
         (&json!(30_000), Some("30"))
     );
     let record = the_record(&world).await;
-    let at = world.steer("get", "/v1/status", &Value::Null).await["atMs"].as_u64().unwrap();
+    let at = world.send_as_admin("get", "/v1/status", &Value::Null).await["atMs"].as_u64().unwrap();
     assert_eq!(
         (&record["state"], &record["settled"], &record["observed"], &record["settlesByMs"]),
         (&json!("unknown"), &json!(false), &json!("connection_lost"), &json!(at + 30_000)),
@@ -184,18 +184,18 @@ async fn a_lost_call_is_told_as_unknown_and_runs_again_only_after_its_caller_was
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_checks_after_the_final_answer_need_not_wait() {
+async fn a_caller_that_verifies_after_the_final_answer_does_not_wait() {
     let world = ApiTestWorld::new(PLAIN).await;
-    lost_once(&world, "bank/pay");
+    lose_outcome_once(&world, "bank/pay");
     world.works("bank/look");
-    let look = async || world.call(&envelope("bank/look", json!({}))).await.status;
+    let call_look = async || world.call(&envelope("bank/look", json!({}))).await.status;
     pay(&world).await;
     // That check was too early: the call could still take effect after it.
-    assert_eq!(look().await, StatusCode::OK);
+    assert_eq!(call_look().await, StatusCode::OK);
     tokio::time::advance(Duration::from_secs(30)).await;
     assert_eq!(pay(&world).await.code(), "outcome_unknown");
     assert_eq!(pay(&world).await.code(), "outcome_unknown", "the check was before the answer");
-    assert_eq!(look().await, StatusCode::OK);
+    assert_eq!(call_look().await, StatusCode::OK);
     let again = pay(&world).await;
     assert_eq!(again.body["output"]["content"], "run 2", "{}", again.body);
 }
@@ -215,7 +215,7 @@ async fn equal_calls_that_a_host_runs_join_the_one_in_flight() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_a_host_lost_is_told_as_unknown_to_the_equal_one() {
+async fn an_equal_call_gets_the_unknown_outcome_of_a_call_that_its_host_lost() {
     let world = ApiTestWorld::new(PLAIN).await;
     let order = begin(&world).await;
     let source = json!({ "kind": "transport", "error": "connection_reset", "written": true });
@@ -235,9 +235,9 @@ async fn a_call_that_a_host_lost_is_told_as_unknown_to_the_equal_one() {
 
 /// A call that may still take effect cannot be resolved as not run.
 #[tokio::test(start_paused = true)]
-async fn what_may_still_take_effect_is_not_resolved_as_not_run() {
+async fn a_call_over_http_that_may_still_take_effect_is_not_resolved_as_not_run() {
     let world = ApiTestWorld::new(PLAIN).await;
-    lost_once(&world, "bank/pay");
+    lose_outcome_once(&world, "bank/pay");
     pay(&world).await;
     let path = format!("/v1/records/{}/resolve", the_record(&world).await["key"].as_str().unwrap());
     let admin = [("authorization", "Bearer person")];
@@ -258,12 +258,15 @@ async fn what_may_still_take_effect_is_not_resolved_as_not_run() {
 
 /// A call can be resolved as run at any time.
 #[tokio::test(start_paused = true)]
-async fn what_ran_is_resolved_at_any_time() {
+async fn a_call_is_resolved_as_run_at_any_time() {
     let world = ApiTestWorld::new(PLAIN).await;
-    lost_once(&world, "bank/pay");
+    lose_outcome_once(&world, "bank/pay");
     pay(&world).await;
     let path = format!("/v1/records/{}/resolve", the_record(&world).await["key"].as_str().unwrap());
-    assert_eq!(world.steer("post", &path, &json!({ "ran": true })).await, json!({ "resolved": true }));
+    assert_eq!(
+        world.send_as_admin("post", &path, &json!({ "ran": true })).await,
+        json!({ "resolved": true })
+    );
     assert_eq!(the_record(&world).await, Value::Null);
 }
 

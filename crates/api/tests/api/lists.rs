@@ -17,7 +17,7 @@ use steadfast_executor::ToolRegistry;
 use steadfast_gateway::{Backend, ConfiguredServer, ServerSharing};
 use steadfast_store::{Journal, JournalEntry, JournalLimits, JournalQuery};
 
-use crate::support::{TestTools, ask, fits, gathered_is_written};
+use crate::support::{TestTools, fits, gathered_is_written, send_request};
 
 /// A gateway with data in every list, which can add more.
 struct ListTestWorld {
@@ -98,7 +98,7 @@ impl ListTestWorld {
 
     /// Sends a request as the admin, and checks the response against the document.
     async fn get(&self, path: &str) -> Value {
-        let (status, body) = self.ask(path).await;
+        let (status, body) = self.query(path).await;
         assert_eq!(status, StatusCode::OK, "{path}: {body}");
         let operation = &self.document["paths"][path.split('?').next().unwrap()]["get"];
         if !self.document.is_null() {
@@ -107,8 +107,8 @@ impl ListTestWorld {
         body
     }
 
-    async fn ask(&self, path: &str) -> (StatusCode, Value) {
-        ask(&self.api, Request::get(path).header("authorization", "Bearer person"), "").await
+    async fn query(&self, path: &str) -> (StatusCode, Value) {
+        send_request(&self.api, Request::get(path).header("authorization", "Bearer person"), "").await
     }
 
     /// Adds a row to every list that can grow, in the middle or at an end.
@@ -222,7 +222,7 @@ fn encoded(text: &str) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_list_gives_only_what_was_asked_for() {
+async fn every_list_applies_its_filters() {
     let world = ListTestWorld::new().await;
     let works = async |_: Attempt| -> ToolResult { Ok(ToolOutput::text("paid")) };
     world.call("pay 1", 1, "s-1", Some("acme"), works).await;
@@ -285,22 +285,22 @@ async fn every_list_gives_only_what_was_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_no_list_can_give_is_refused_and_said() {
+async fn an_invalid_list_query_is_refused_with_the_reason() {
     let world = ListTestWorld::new().await;
     for list in LISTS {
         for limit in [0, 1001] {
-            let (status, body) = world.ask(&format!("{}?limit={limit}", list.path)).await;
+            let (status, body) = world.query(&format!("{}?limit={limit}", list.path)).await;
             assert_eq!(status, StatusCode::BAD_REQUEST, "{}", list.path);
             let message = body["error"]["message"].as_str().unwrap();
             assert_eq!(message, format!("limit={limit}: must be from 1 to 1000"), "{}", list.path);
         }
-        let (status, body) = world.ask(&format!("{}?colour=red", list.path)).await;
+        let (status, body) = world.query(&format!("{}?colour=red", list.path)).await;
         let message = body["error"]["message"].as_str().unwrap();
         assert_eq!(status, StatusCode::BAD_REQUEST, "{}", list.path);
         assert!(message.contains("`colour`") && message.contains("`limit`"), "{}: {message}", list.path);
     }
     for path in ["/v1/breakers", "/v1/approvals", "/v1/records", "/v1/history", "/v1/running", "/v1/audit"] {
-        let (status, body) = world.ask(&format!("{path}?after=nowhere")).await;
+        let (status, body) = world.query(&format!("{path}?after=nowhere")).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{path}");
         assert!(
             body["error"]["message"].as_str().unwrap().starts_with("after=nowhere is not a cursor"),
@@ -310,7 +310,7 @@ async fn what_no_list_can_give_is_refused_and_said() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_history_goes_back_as_far_as_the_store_keeps_it_and_says_where_it_stopped_looking() {
+async fn the_history_goes_back_as_far_as_the_store_does_and_names_where_the_search_stopped() {
     let world = ListTestWorld::new().await;
     let store = world.steadfast.store();
     let before = world.keys(list("/v1/history"), "").await.len();

@@ -6,15 +6,15 @@
     reason = "a test that cannot go on says so by panicking"
 )]
 
-mod calling;
+mod admin;
+mod calls;
 mod connections;
 mod contract;
 mod events;
-mod hosting;
+mod host_calls;
 mod keyless;
 mod lists;
-mod looking;
+mod queries;
 mod reporting;
-mod steering;
 mod support;
-mod turning;
+mod turns;

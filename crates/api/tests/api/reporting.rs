@@ -53,7 +53,7 @@ async fn rp_8_rp_9_reports_cost_a_tool_its_trust_and_earn_it_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rp_9_a_report_says_how_bad_it_is_whom_it_hits_and_whether_time_heals_it() {
+async fn rp_9_a_report_has_a_severity_a_domain_and_a_recoverable_flag() {
     let world = ApiTestWorld::new(&[]).await;
     let changes = fails(&world, json!({ "severity": "security", "recoverable": false, "domain": "api.example.com", "service": "atlassian", "context": { "turn": 3 } })).await;
     assert_eq!((&changes[0]["to"], &changes[0]["until"]), (&json!("blocked"), &Value::Null), "{changes}");
@@ -76,7 +76,7 @@ async fn rp_9_a_report_says_how_bad_it_is_whom_it_hits_and_whether_time_heals_it
 
 /// A client that could report on shared tools could take their trust, or restore it for tools that the client broke.
 #[tokio::test(start_paused = true)]
-async fn sf_7_what_runs_here_is_not_reported_on_by_those_who_call_it() {
+async fn sf_7_clients_cannot_report_on_tools_that_run_here() {
     let world = ApiTestWorld::new(&[]).await;
     let person = [("authorization", "Bearer person")];
     let own_tool = json!({ "toolName": "pay", "pluginName": "bank", "error": "no" });
@@ -100,7 +100,7 @@ async fn sf_7_what_runs_here_is_not_reported_on_by_those_who_call_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rp_7_rp_13_an_escalated_tool_asks_with_its_reasons_and_is_forgiven() {
+async fn rp_7_rp_13_an_escalated_tool_requires_approval_with_reasons_and_its_trust_is_restored() {
     let world = ApiTestWorld::new(&[]).await;
     world.works("web/search");
     for _ in 0..3 {
@@ -116,18 +116,18 @@ async fn rp_7_rp_13_an_escalated_tool_asks_with_its_reasons_and_is_forgiven() {
     );
     assert_eq!(world.runs("web/search"), 0);
     gathered_is_written().await;
-    let waiting = world.steer("get", "/v1/approvals", &Value::Null).await;
+    let waiting = world.send_as_admin("get", "/v1/approvals", &Value::Null).await;
     let (id, prompt) = (&waiting["approvals"][0]["id"], &waiting["approvals"][0]["prompt"]);
     for fact in ["reason", "failures", "window", "recoveryHint", "summary", "warnings", "level", "formatHint"]
     {
         assert!(!prompt[fact].is_null(), "{fact} in {prompt}");
     }
-    world.steer("post", &format!("/v1/approvals/{id}"), &json!({ "decision": "once" })).await;
+    world.send_as_admin("post", &format!("/v1/approvals/{id}"), &json!({ "decision": "once" })).await;
     assert_eq!(world.call(&call).await.status, StatusCode::OK, "approved");
     assert_eq!(world.call(&call).await.status, StatusCode::CONFLICT, "once");
-    let trust = world.steer("get", "/v1/trust", &Value::Null).await;
+    let trust = world.send_as_admin("get", "/v1/trust", &Value::Null).await;
     assert!(trust["trust"].as_array().unwrap().iter().any(|state| state["state"] == "escalated"), "{trust}");
-    world.steer("post", "/v1/trust/web%2Fsearch/reset", &Value::Null).await;
+    world.send_as_admin("post", "/v1/trust/web%2Fsearch/reset", &Value::Null).await;
     assert_eq!(world.call(&call).await.status, StatusCode::OK, "forgiven");
     assert_eq!(world.runs("web/search"), 2);
 }
@@ -140,24 +140,24 @@ async fn a_conversation_that_the_guard_stops_is_set_free() {
         world.call(&call).await;
     }
     assert_eq!(world.call(&call).await.code(), "loop_detected");
-    let freed = world.steer("post", "/v1/guard/reset", &json!({ "session": "s-1" })).await;
+    let freed = world.send_as_admin("post", "/v1/guard/reset", &json!({ "session": "s-1" })).await;
     assert_eq!(freed["freed"].as_array().unwrap().len(), 1, "{freed}");
     assert_eq!(world.call(&call).await.code(), "unknown_tool");
     assert_eq!(
-        world.steer("post", "/v1/guard/reset", &json!({ "session": "other" })).await,
+        world.send_as_admin("post", "/v1/guard/reset", &json!({ "session": "other" })).await,
         json!({ "freed": [] })
     );
-    let audit = world.steer("get", "/v1/audit", &Value::Null).await;
-    let deeds: Vec<_> = audit["audit"].as_array().unwrap().iter().map(|entry| &entry["deed"]).collect();
-    assert_eq!(deeds, ["guard_reset", "guard_reset"]);
+    let audit = world.send_as_admin("get", "/v1/audit", &Value::Null).await;
+    let actions: Vec<_> = audit["audit"].as_array().unwrap().iter().map(|entry| &entry["deed"]).collect();
+    assert_eq!(actions, ["guard_reset", "guard_reset"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_seeds_own_name_holds_a_breaker_open_resets_it_and_forgets() {
+async fn the_debug_endpoint_forces_a_breaker_open_resets_it_and_deletes_records() {
     let world = ApiTestWorld::new(&[]).await;
     world.works("bank/pay");
     let call = keyed("bank/pay", json!({}), "k");
-    let debug = async |body: Value| world.steer("post", "/debug/tool-reliability", &body).await;
+    let debug = async |body: Value| world.send_as_admin("post", "/debug/tool-reliability", &body).await;
     let opened = debug(json!({ "action": "force_open", "tool": "bank/pay", "for": "90s" })).await;
     assert_eq!(opened["breaker"]["breaker"]["state"], "FORCED_OPEN", "{opened}");
     let response = world.call(&in_session(call.clone(), "s-2")).await;

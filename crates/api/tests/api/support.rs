@@ -25,7 +25,7 @@ use steadfast_mcp::http::server::{BearerTokens, Principal, TokenHolder};
 use tokio::sync::Semaphore;
 
 /// The time limit of a test that hangs. No test measures it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The API of an engine with some calls: two that succeeded, one of them twice, and three that cost a tool its trust.
 pub(crate) async fn api() -> (Api, Steadfast) {
@@ -59,11 +59,15 @@ pub(crate) async fn api() -> (Api, Steadfast) {
 
 /// Sends a query.
 pub(crate) async fn get(api: &Api, path: &str) -> (StatusCode, Value) {
-    ask(api, Request::get(path), "").await
+    send_request(api, Request::get(path), "").await
 }
 
 /// Sends a local request with this body.
-pub(crate) async fn ask(api: &Api, request: http::request::Builder, body: &str) -> (StatusCode, Value) {
+pub(crate) async fn send_request(
+    api: &Api,
+    request: http::request::Builder,
+    body: &str,
+) -> (StatusCode, Value) {
     let request = request.header("host", "127.0.0.1").body(Full::new(Bytes::from(body.to_owned()))).unwrap();
     let response = api.respond(request).await;
     let status = response.status();
@@ -75,14 +79,14 @@ pub(crate) async fn ask(api: &Api, request: http::request::Builder, body: &str) 
 }
 
 /// Checks that every field of a response is in camelCase, and that a failed call is not both retriable and final.
-pub(crate) fn reads_well(body: &Value) {
+pub(crate) fn assert_readable(body: &Value) {
     match body {
-        Value::Array(items) => items.iter().for_each(reads_well),
+        Value::Array(items) => items.iter().for_each(assert_readable),
         Value::Object(fields) => {
             for (name, value) in fields {
                 assert!(!name.contains('_'), "the field {name} is not in camelCase: {body}");
                 if !FREE_FORM.contains(&name.as_str()) {
-                    reads_well(value);
+                    assert_readable(value);
                 }
             }
             if let Some(retriable) = body["error"]["retriable"].as_bool() {
@@ -104,7 +108,7 @@ pub(crate) fn fits(document: &Value, operation: &Value, status: StatusCode, body
     assert!(answer["content"].is_object(), "{} answers {status}: {body}", operation["operationId"]);
     let Some(schema) = answer["content"]["application/json"].get("schema") else { return };
     if operation["operationId"] != "openapi" {
-        reads_well(body);
+        assert_readable(body);
     }
     // References point into the document.
     let whole = json!({ "allOf": [schema], "components": document["components"] });
@@ -187,7 +191,7 @@ impl ApiTestWorld {
     }
 
     /// Posts this body as the admin.
-    pub(crate) async fn steer(&self, method: &str, path: &str, body: &Value) -> Value {
+    pub(crate) async fn send_as_admin(&self, method: &str, path: &str, body: &Value) -> Value {
         let response =
             self.send(method, path, &[("authorization", "Bearer person")], &body.to_string()).await;
         assert_eq!(response.status, StatusCode::OK, "{method} {path}: {}", response.body);
@@ -224,7 +228,7 @@ impl ApiTestWorld {
 fn template(path: &str) -> String {
     let parts: Vec<_> = path.split('?').next().unwrap().split('/').collect();
     match &parts[..] {
-        ["", "v1", "calls", _, deed] => format!("/v1/calls/{{id}}/{deed}"),
+        ["", "v1", "calls", _, action] => format!("/v1/calls/{{id}}/{action}"),
         ["", "v1", "turns", _, "cancel"] => "/v1/turns/{id}/cancel".to_owned(),
         ["", "v1", "traces", _] => "/v1/traces/{id}".to_owned(),
         ["", "v1", "history", _] => "/v1/history/{id}".to_owned(),
@@ -298,7 +302,7 @@ pub(crate) fn gated(world: &ApiTestWorld, name: &str) -> (Arc<Semaphore>, Arc<Se
 }
 
 /// A tool whose connection breaks at its first run, after the request was sent; later runs succeed.
-pub(crate) fn lost_once(world: &ApiTestWorld, name: &str) {
+pub(crate) fn lose_outcome_once(world: &ApiTestWorld, name: &str) {
     world.tool(name, async |number: u32, _| {
         let source = FaultSource::Transport { error: TransportError::ConnectionReset, written: true };
         match number {

@@ -59,7 +59,7 @@ pub(crate) struct Options {
 const INTERRUPTED: u8 = 130;
 
 /// Timeout of a response.
-const PATIENCE: Duration = Duration::from_secs(60);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One kind of request, with the time of each response.
 struct RequestTimings {
@@ -112,12 +112,14 @@ async fn measure(
         let at = at.clone();
         move |reason: String| CommandFailure::Environment(format!("the server{at} {setup}: {reason}"))
     };
-    let mut bare = output::wait_with_spinner("starting the server", McpPeer::connect(bare, PATIENCE))
+    let mut bare = output::wait_with_spinner("starting the server", McpPeer::connect(bare, RESPONSE_TIMEOUT))
         .await
         .map_err(wrong("alone"))?;
-    let met =
-        output::wait_with_spinner("starting it behind the gateway", McpPeer::connect(guarded, PATIENCE))
-            .await;
+    let met = output::wait_with_spinner(
+        "starting it behind the gateway",
+        McpPeer::connect(guarded, RESPONSE_TIMEOUT),
+    )
+    .await;
     let mut guarded = match met {
         Ok(guarded) => guarded,
         Err(reason) => {
@@ -152,8 +154,10 @@ async fn rounds_of(
     timings: &mut [RequestTimings],
 ) -> Result<(), CommandFailure> {
     if let Some(tool) = &options.tool {
-        let listed =
-            bare.request("tools/list", json!({}), PATIENCE).await.map_err(CommandFailure::Environment)?;
+        let listed = bare
+            .request("tools/list", json!({}), RESPONSE_TIMEOUT)
+            .await
+            .map_err(CommandFailure::Environment)?;
         let tools = listed.get("tools").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         let names: Vec<_> = tools.iter().filter_map(|tool| tool.get("name")?.as_str()).collect();
         if !names.contains(&tool.as_str()) {
@@ -176,7 +180,7 @@ async fn rounds_of(
                 let (peer, taken) =
                     if turn == 0 { (&mut *bare, &mut alone) } else { (&mut *guarded, &mut behind) };
                 let began = Instant::now();
-                peer.request(one.name, one.params.clone(), PATIENCE)
+                peer.request(one.name, one.params.clone(), RESPONSE_TIMEOUT)
                     .await
                     .map_err(CommandFailure::Environment)?;
                 *taken = began.elapsed();
@@ -300,7 +304,7 @@ impl BenchStateFolder {
         let folder = env::temp_dir().join(format!("steadfast-bench-{name}"));
         let made = private_folder().recursive(false).create(&folder);
         made.map_err(|error| {
-            CommandFailure::Environment(format!("{} cannot be made: {error}", folder.display()))
+            CommandFailure::Environment(format!("{} cannot be created: {error}", folder.display()))
         })?;
         Ok(Self(folder))
     }
@@ -376,7 +380,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_room_is_new_and_gone_afterwards() {
+    fn a_bench_folder_is_new_and_removed_afterwards() {
         let guessed = env::temp_dir().join(format!("steadfast-bench-{}", std::process::id()));
         fs::create_dir_all(&guessed).unwrap();
         let (one, two) = (BenchStateFolder::make().unwrap(), BenchStateFolder::make().unwrap());

@@ -19,7 +19,7 @@ use crate::support::views;
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Options {
     #[command(subcommand)]
-    deed: Option<BreakerSubcommand>,
+    subcommand: Option<BreakerSubcommand>,
     #[command(flatten)]
     list: BreakerListOptions,
 }
@@ -78,7 +78,7 @@ struct BreakerSelection {
 
 /// Runs `steadfast breaker`.
 pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
-    match &options.deed {
+    match &options.subcommand {
         None => list(&options.list),
         Some(BreakerSubcommand::List(list_options)) => list(list_options),
         Some(BreakerSubcommand::Open(open)) => {
@@ -95,13 +95,13 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
                 }
                 None => "open: calls are refused until `steadfast breaker reset`".to_owned(),
             };
-            let steered = change_breakers(&open.connection, &open.scope, &open.which, &turn)?;
-            print_results(&open.connection, &open.which, &steered, |_| &description)
+            let changes = change_breakers(&open.connection, &open.scope, &open.which, &turn)?;
+            print_results(&open.connection, &open.which, &changes, |_| &description)
         }
         Some(BreakerSubcommand::Reset(reset)) => {
-            let steered =
+            let changes =
                 change_breakers(&reset.connection, &reset.scope, &reset.which, &json!({ "to": "reset" }))?;
-            print_results(&reset.connection, &reset.which, &steered, |one| {
+            print_results(&reset.connection, &reset.which, &changes, |one| {
                 match views::text(one, "/breaker/forced/by") == "configuration" {
                     true => "reset, but the configuration keeps it open",
                     false => "closed: calls pass",
@@ -134,7 +134,7 @@ struct BreakerChangeResult {
     key: String,
     tenant: Option<String>,
     /// The breaker's state after the change, or the reason why it could not be changed.
-    became: Result<Value, RequestError>,
+    result: Result<Value, RequestError>,
 }
 
 /// Changes breakers and returns the result of each. A failure does not stop the others.
@@ -161,13 +161,13 @@ fn change_breakers(
                 }
             }
         }
-        let mut steered = Vec::new();
+        let mut changes = Vec::new();
         for (tenant, key) in targets {
             let ask = ApiRequest::post(&format!("/v1/breakers/{}", encoded(&key)), Some(turn.clone()));
-            let became = reach.send(ask.with("tenant", tenant.as_deref())).await;
-            steered.push(BreakerChangeResult { key, tenant, became });
+            let result = reach.send(ask.with("tenant", tenant.as_deref())).await;
+            changes.push(BreakerChangeResult { key, tenant, result });
         }
-        Ok(steered)
+        Ok(changes)
     })
 }
 
@@ -236,35 +236,35 @@ async fn named(
 fn print_results<'s>(
     connection: &ConnectionOptions,
     which: &BreakerSelection,
-    steered: &[BreakerChangeResult],
+    changes: &[BreakerChangeResult],
     describe: impl Fn(&Value) -> &'s str,
 ) -> Result<(), CommandFailure> {
-    if let (false, [BreakerChangeResult { became: Err(refused), .. }]) = (which.all, steered) {
+    if let (false, [BreakerChangeResult { result: Err(refused), .. }]) = (which.all, changes) {
         return Err(refused.clone().into());
     }
-    let turned = || steered.iter().filter_map(|one| Some((one, one.became.as_ref().ok()?)));
+    let turned = || changes.iter().filter_map(|one| Some((one, one.result.as_ref().ok()?)));
     let failed: Vec<_> =
-        steered.iter().filter_map(|one| Some((one, one.became.as_ref().err()?.message()))).collect();
+        changes.iter().filter_map(|one| Some((one, one.result.as_ref().err()?.message()))).collect();
     if connection.json {
-        match (which.all, steered) {
-            (false, [BreakerChangeResult { became: Ok(one), .. }]) => output::print_json(one),
+        match (which.all, changes) {
+            (false, [BreakerChangeResult { result: Ok(one), .. }]) => output::print_json(one),
             _ => {
                 let failed = failed
                     .iter()
                     .map(|(one, reason)| json!({ "key": one.key, "tenant": one.tenant, "message": reason }));
-                let turned = turned().map(|(one, became)| one.json(became));
+                let turned = turned().map(|(one, result)| one.json(result));
                 let (turned, failed): (Vec<_>, Vec<_>) = (turned.collect(), failed.collect());
                 output::print_json(&json!({ "steered": turned, "failed": failed }));
             }
         }
     } else {
-        if steered.is_empty() {
+        if changes.is_empty() {
             output::print_data("nothing has been called yet, and no tool is known");
         }
-        for (one, became) in turned() {
-            output::print_plain(&format!("{}{} is {}", one.key, one.tenant_suffix(), describe(became)));
+        for (one, result) in turned() {
+            output::print_plain(&format!("{}{} is {}", one.key, one.tenant_suffix(), describe(result)));
         }
-        if turned().any(|(_, became)| views::text(became, "/reach") == "only_here") {
+        if turned().any(|(_, result)| views::text(result, "/reach") == "only_here") {
             output::print_message(
                 "note: the change could not be stored; other processes see it when the store is available again",
             );
@@ -280,7 +280,7 @@ fn print_results<'s>(
     Err(CommandFailure::Environment(format!(
         "{} of {} breakers were not changed:\n{}",
         failed.len(),
-        steered.len(),
+        changes.len(),
         reasons.join("\n")
     )))
 }
@@ -291,11 +291,11 @@ impl BreakerChangeResult {
     }
 
     /// Returns its current state, with its tenant.
-    fn json(&self, became: &Value) -> Value {
-        let mut became = became.clone();
-        if let (Some(became), Some(tenant)) = (became.as_object_mut(), &self.tenant) {
-            became.insert("tenant".to_owned(), tenant.as_str().into());
+    fn json(&self, result: &Value) -> Value {
+        let mut result = result.clone();
+        if let (Some(result), Some(tenant)) = (result.as_object_mut(), &self.tenant) {
+            result.insert("tenant".to_owned(), tenant.as_str().into());
         }
-        became
+        result
     }
 }

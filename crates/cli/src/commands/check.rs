@@ -58,7 +58,7 @@ struct CheckReport {
 /// Runs `steadfast check`.
 pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
     let runtime = options.open.then(runtime).transpose()?;
-    let found = look(options, runtime.as_ref());
+    let found = inspect(options, runtime.as_ref());
     if options.json {
         output::print_json(&found.to_json());
         return found.trouble().map_or(Ok(()), |trouble| Err(trouble.without_message()));
@@ -77,7 +77,7 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
 }
 
 /// Checks the configuration, and the store too if there is a runtime.
-fn look(options: &Options, open: Option<&Runtime>) -> CheckReport {
+fn inspect(options: &Options, open: Option<&Runtime>) -> CheckReport {
     let sources = options.chosen.sources_and(&options.mcp_config);
     let there = |file: &&ConfigFile| file.path.exists();
     let files = sources.files.iter().filter(there).map(|file| file.path.display().to_string()).collect();
@@ -113,12 +113,12 @@ fn look(options: &Options, open: Option<&Runtime>) -> CheckReport {
 impl CheckReport {
     fn summary(&self) -> String {
         let read = match self.files.as_slice() {
-            [] => "no file; everything is at its default".to_owned(),
+            [] => "no file; all settings have their defaults".to_owned(),
             files => files.join(", "),
         };
         let store = self.store.as_deref().unwrap_or_default();
         let usable = if self.usable == Some(true) { " (opened, usable)" } else { "" };
-        let mut summary = format!("the configuration is right\n  read   {read}\n  store  {store}{usable}");
+        let mut summary = format!("the configuration is valid\n  read   {read}\n  store  {store}{usable}");
         if let Some(file) = &self.trust_file {
             summary.push_str(&format!("\n  trust  {file}"));
         }

@@ -39,32 +39,32 @@ pub(crate) struct Options {
 /// Annotations that are used to resolve the policy of a tool.
 enum KnownAnnotations {
     /// The last annotations from its server.
-    Seen { annotations: AnnotationHints, are_trusted: bool, at: Timestamp },
+    Received { annotations: AnnotationHints, are_trusted: bool, at: Timestamp },
     /// The server has not listed the tool, as far as is known.
-    NeverSeen,
+    NotReceived,
     /// No gateway or store could be asked.
-    NotAsked(String),
+    NotRequested(String),
 }
 
 impl KnownAnnotations {
     fn annotations(&self) -> AnnotationHints {
         match self {
-            Self::Seen { annotations, are_trusted: true, .. } => *annotations,
-            Self::Seen { annotations, .. } => annotations.without_safe_claims(),
-            Self::NeverSeen | Self::NotAsked(_) => AnnotationHints::default(),
+            Self::Received { annotations, are_trusted: true, .. } => *annotations,
+            Self::Received { annotations, .. } => annotations.without_safe_claims(),
+            Self::NotReceived | Self::NotRequested(_) => AnnotationHints::default(),
         }
     }
 
-    fn in_words(&self) -> String {
+    fn to_text(&self) -> String {
         match self {
-            Self::Seen { annotations, are_trusted, at } => {
+            Self::Received { annotations, are_trusted, at } => {
                 let distrust =
                     "\nnot trusted for whether the tool is safe to repeat: `trust_annotations` is false";
                 let distrust = if *are_trusted { "" } else { distrust };
                 format!("annotations last seen at {at}: {}{distrust}", hints(*annotations))
             }
-            Self::NeverSeen => "annotations not received; the name alone decides its class".to_owned(),
-            Self::NotAsked(reason) => {
+            Self::NotReceived => "annotations not received; the name alone decides its class".to_owned(),
+            Self::NotRequested(reason) => {
                 format!("annotations not known; the name alone decides its class: {reason}")
             }
         }
@@ -72,14 +72,14 @@ impl KnownAnnotations {
 
     fn to_json(&self) -> Value {
         match self {
-            Self::Seen { annotations, are_trusted, at } => json!({
+            Self::Received { annotations, are_trusted, at } => json!({
                 "readOnlyHint": annotations.read_only,
                 "destructiveHint": annotations.destructive,
                 "idempotentHint": annotations.idempotent,
                 "trusted": are_trusted,
                 "seenAtMs": at.as_millis(),
             }),
-            Self::NeverSeen | Self::NotAsked(_) => Value::Null,
+            Self::NotReceived | Self::NotRequested(_) => Value::Null,
         }
     }
 }
@@ -103,7 +103,7 @@ fn last_annotations(
 ) -> KnownAnnotations {
     let path = format!("/v1/tools/{}/annotations", target::encoded(&tool.to_string()));
     let response = target::with(connection, ConnectionPurpose::ExistingState, async |reach| {
-        if reach.is_untouched {
+        if reach.is_unused {
             return Ok(None);
         }
         match reach.send(ApiRequest::get(&path)).await {
@@ -114,8 +114,8 @@ fn last_annotations(
     });
     let found = match response {
         Ok(Some(found)) => found,
-        Ok(None) => return KnownAnnotations::NeverSeen,
-        Err(failure) => return KnownAnnotations::NotAsked(failure.reason()),
+        Ok(None) => return KnownAnnotations::NotReceived,
+        Err(failure) => return KnownAnnotations::NotRequested(failure.reason()),
     };
     let hint = |name: &str| found.get(name).and_then(Value::as_bool);
     let annotations = AnnotationHints {
@@ -130,7 +130,7 @@ fn last_annotations(
         false => found.get("trusted").and_then(Value::as_bool).unwrap_or_default(),
     };
     let at = Timestamp::from_millis(views::number(&found, "/seenAtMs"));
-    KnownAnnotations::Seen { annotations, are_trusted, at }
+    KnownAnnotations::Received { annotations, are_trusted, at }
 }
 
 /// Runs `steadfast config explain`.
@@ -154,7 +154,7 @@ pub(crate) fn explain(options: &Options) -> Result<(), CommandFailure> {
     if options.connection.json {
         output::print_json(&to_json(&explanation, &known));
     } else {
-        output::print_plain(&format!("{}\n{explanation}", known.in_words()));
+        output::print_plain(&format!("{}\n{explanation}", known.to_text()));
     }
     Ok(())
 }

@@ -92,7 +92,7 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
         let checks: Vec<_> = found.0.iter().map(DoctorCheck::to_json).collect();
         output::print_json(&json!({ "ok": worst != CheckLevel::Bad, "checks": checks }));
     } else {
-        tell(&found, worst);
+        print(&found, worst);
     }
     match worst {
         CheckLevel::Ok => Ok(()),
@@ -101,17 +101,17 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
     }
 }
 
-fn tell(found: &Findings, worst: CheckLevel) {
+fn print(found: &Findings, worst: CheckLevel) {
     let paint = ColourPainter::of_stdout();
     let width = found.0.iter().map(|check| check.name.chars().count()).max().unwrap_or_default();
     for check in &found.0 {
-        let (look, sign) = match check.level {
+        let (style, sign) = match check.level {
             CheckLevel::Ok => (TextStyle::Good, "ok  "),
             CheckLevel::Warn => (TextStyle::Warn, "warn"),
             CheckLevel::Bad => (TextStyle::Bad, "bad "),
         };
         let (name, description) = (output::clean(&check.name), output::clean(&check.description));
-        output::print_data(&format!("{}  {name:width$}  {description}", paint.paint(look, sign)));
+        output::print_data(&format!("{}  {name:width$}  {description}", paint.paint(style, sign)));
         if let Some(todo) = &check.todo {
             let before = " ".repeat(width + 8);
             output::print_data(&paint.paint(TextStyle::Dim, &format!("{before}→ {}", output::clean(todo))));
@@ -119,9 +119,9 @@ fn tell(found: &Findings, worst: CheckLevel) {
     }
     let count = |level| found.0.iter().filter(|check| check.level == level).count();
     output::print_data(&match worst {
-        CheckLevel::Ok => format!("\n{}", paint.paint(TextStyle::Good, "everything is as it should be")),
+        CheckLevel::Ok => format!("\n{}", paint.paint(TextStyle::Good, "no problems found")),
         CheckLevel::Warn | CheckLevel::Bad => {
-            format!("\n{} to correct, {} to note", count(CheckLevel::Bad), count(CheckLevel::Warn))
+            format!("\nerrors: {}, warnings: {}", count(CheckLevel::Bad), count(CheckLevel::Warn))
         }
     });
 }
@@ -152,7 +152,7 @@ async fn examine(options: &Options) -> Findings {
     }
     if !options.no_servers {
         for server in config.servers().values() {
-            greet(server, &mut found).await;
+            check_server(server, &mut found).await;
         }
     }
     clients(&mut found);
@@ -162,17 +162,17 @@ async fn examine(options: &Options) -> Findings {
 fn version(found: &mut Findings) {
     let own = env!("CARGO_PKG_VERSION");
     match import::SteadfastProgram::find() {
-        Ok(us) if us.in_path => found.ok("program", format!("steadfast {own}, found by its name")),
-        Ok(us) => match first_in_path() {
+        Ok(program) if program.in_path => found.ok("program", format!("steadfast {own}, found in PATH")),
+        Ok(program) => match first_in_path() {
             Some(other) => found.warn(
                 "program",
-                format!("steadfast {own} is {}, but the name leads to {}", us.path, other.display()),
+                format!("steadfast {own} is {}, but PATH finds {}", program.path, other.display()),
                 "clients that start `steadfast` get the other one: put the folder of this program first in PATH",
             ),
-            None => found.ok("program", format!("steadfast {own} at {}; its folder is not in PATH", us.path)),
+            None => found.ok("program", format!("steadfast {own} at {}; its folder is not in PATH", program.path)),
         },
         Err(_) => {
-            found.warn("program", format!("steadfast {own} cannot determine its own path"), "start it by its whole path")
+            found.warn("program", format!("steadfast {own} cannot determine its own path"), "start it with its full path")
         }
     }
 }
@@ -191,7 +191,7 @@ fn clock(found: &mut Findings) {
         found.bad(
             "clock",
             "the clock of this machine is set before 2025",
-            "set it: records would be forgotten too late",
+            "set the clock; otherwise records expire too late",
         );
     } else {
         found.ok("clock", crate::support::setup::now().to_string());
@@ -217,7 +217,7 @@ fn configuration(chosen: &ConfigFileOptions, found: &mut Findings) -> Option<Con
     let there = sources.files.iter().filter(|file| file.path.exists());
     let files: Vec<_> = there.map(|file| file.path.display().to_string()).collect();
     match (files.as_slice(), config.notes()) {
-        ([], []) => found.ok("configuration", "no file; everything is at its default"),
+        ([], []) => found.ok("configuration", "no file; all settings have their defaults"),
         (files, []) => found.ok("configuration", files.join(", ")),
         (_, [first, ..]) => found.warn("configuration", first.clone(), "`steadfast check` shows all notes"),
     }
@@ -239,11 +239,11 @@ fn state_folder(config: &Config, found: &mut Findings) {
         return found.bad(
             "state folder",
             format!("{} cannot be written: {error}", there.display()),
-            "make it writable for yourself, or set `store.path` to another place",
+            "make it writable for your user, or set `store.path` to another path",
         );
     }
     if there != folder {
-        found.ok("state folder", format!("{shown} will be made"));
+        found.ok("state folder", format!("{shown} will be created"));
     } else if is_open_to_others(file) {
         found.warn(
             "state folder",
@@ -275,7 +275,7 @@ fn trust_file(config: &Config, found: &mut Findings) {
     let Some(file) = plan.trust_file() else { return };
     let path = file.path().display();
     match file.check() {
-        Ok(None) => found.ok("trust file", format!("{path} will be made")),
+        Ok(None) => found.ok("trust file", format!("{path} will be created")),
         Ok(Some(0)) => found.ok("trust file", format!("{path}: every tool is trusted")),
         Ok(Some(count)) => {
             found.ok("trust file", format!("{path}: {count} not trusted (`steadfast status` shows them)"));
@@ -329,7 +329,7 @@ async fn store(config: &Config, found: &mut Findings) {
             return found.warn(
                 "store",
                 words,
-                "calls are forgotten when the process ends: set `store.kind` to \"sqlite\" to keep them",
+                "records of calls are lost when the process ends: set `store.kind` to \"sqlite\" to keep them",
             );
         }
         (StoreKind::Sqlite, Some(path)) if !path.exists() && SqliteStore::held_records(path) => {
@@ -340,7 +340,7 @@ async fn store(config: &Config, found: &mut Findings) {
             );
         }
         (StoreKind::Sqlite, Some(path)) if !path.exists() => {
-            return found.ok("store", format!("{words} (made at the first start)"));
+            return found.ok("store", format!("{words} (created at the first start)"));
         }
         (StoreKind::Sqlite | StoreKind::Redis, _) => {}
     }
@@ -348,7 +348,7 @@ async fn store(config: &Config, found: &mut Findings) {
     match output::wait_with_spinner("opening the store", plan.try_store(FileDamagePolicy::Refuse)).await {
         Ok(_) => {
             found.ok("store", format!("{words}, opened in {}", took(began)));
-            look_into(config, found).await;
+            inspect_config(config, found).await;
         }
         Err(error) => {
             found.bad("store", error.to_string(), "until then calls that must not run twice are refused")
@@ -357,7 +357,7 @@ async fn store(config: &Config, found: &mut Findings) {
 }
 
 /// Checks for lost records, and for running servers that have the same name but are different.
-async fn look_into(config: &Config, found: &mut Findings) {
+async fn inspect_config(config: &Config, found: &mut Findings) {
     let Ok(plan) = StartupPlan::of(config) else { return };
     let Ok(store) = plan.open().await else { return };
     if let Ok(Some(loss)) = record_loss(&*store).await {
@@ -394,7 +394,7 @@ fn gateways_that_run(config: &Config, found: &mut Findings) {
         }
     }
     if running.is_empty() {
-        found.ok("gateway", "none listens here now");
+        found.ok("gateway", "none is running here");
     }
     for reason in gateways::distrusted(&folder) {
         found.bad("gateway", reason, "until then the other commands cannot find it");
@@ -428,7 +428,7 @@ fn check_access(config: &Config, found: &mut Findings) {
     }
     let listen = config.global().listen;
     let has_token = tokens(config, found);
-    let is_ours = gateways::folder(config).is_some_and(|folder| {
+    let is_own_gateway = gateways::folder(config).is_some_and(|folder| {
         gateways::running(&folder).iter().any(|one| one.address.port() == listen.port())
     });
     if !listen.ip().is_loopback() && !has_token {
@@ -437,7 +437,7 @@ fn check_access(config: &Config, found: &mut Findings) {
             format!("{listen} can be reached from other machines, and no token is set"),
             "give clients tokens in [tokens.NAME], or listen on 127.0.0.1; `steadfast serve` does not start like this",
         );
-    } else if is_ours {
+    } else if is_own_gateway {
         found.ok("listener", format!("{listen}, in use by a Steadfast gateway"));
     } else {
         match TcpListener::bind(listen) {
@@ -481,9 +481,9 @@ fn tokens(config: &Config, found: &mut Findings) -> bool {
 }
 
 /// Timeout for the initialization of a server. Some servers are downloaded first.
-const PATIENCE: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-async fn greet(server: &ServerSettings, found: &mut Findings) {
+async fn check_server(server: &ServerSettings, found: &mut Findings) {
     let name = format!("server {}", server.name);
     let reached = match &server.reach {
         ServerTarget::Command { .. } => upstream::launch_of_config(server)
@@ -500,17 +500,17 @@ async fn greet(server: &ServerSettings, found: &mut Findings) {
     };
     let began = Instant::now();
     let met = async {
-        let mut peer = McpPeer::connect(&reached?, PATIENCE).await?;
-        let greeted = began.elapsed();
-        let tools = peer.request("tools/list", json!({}), PATIENCE).await;
+        let mut peer = McpPeer::connect(&reached?, START_TIMEOUT).await?;
+        let startup_time = began.elapsed();
+        let tools = peer.request("tools/list", json!({}), START_TIMEOUT).await;
         let called = peer.name.clone();
         peer.close().await;
         let tools = tools?.get("tools").and_then(Value::as_array).map_or(0, Vec::len);
-        Ok::<_, String>((called, tools, greeted))
+        Ok::<_, String>((called, tools, startup_time))
     };
     match output::wait_with_spinner(&format!("greeting {}", server.name), met).await {
-        Ok((called, tools, greeted)) => {
-            found.ok(&name, format!("{called} answers after {} ms, {tools} tools", greeted.as_millis()));
+        Ok((called, tools, startup_time)) => {
+            found.ok(&name, format!("{called} answers after {} ms, {tools} tools", startup_time.as_millis()));
         }
         Err(reason) => found.bad(
             &name,

@@ -50,7 +50,7 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
     for failure in failures {
         let plain = |text: String| (TextStyle::Plain, text);
         table.row([
-            plain(views::ago(failure, "/atMs", now().as_millis())),
+            plain(views::age(failure, "/atMs", now().as_millis())),
             views::tenant(failure),
             (TextStyle::Bold, failure.get("tool").map(views::tool).unwrap_or_default()),
             plain(views::text(failure, "/severity")),

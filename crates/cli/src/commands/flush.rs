@@ -62,9 +62,9 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
         output::print_json(&removed);
     } else {
         output::print_data(&match views::number(&removed, "/forgotten") {
-            0 => "there was nothing to forget".to_owned(),
-            1 => "1 call is forgotten: it runs when it comes again".to_owned(),
-            count => format!("{count} calls are forgotten: they run when they come again"),
+            0 => "no matching records".to_owned(),
+            1 => "1 record deleted: the call runs again when it is repeated".to_owned(),
+            count => format!("{count} records deleted: the calls run again when they are repeated"),
         });
     }
     if let Some(suggestion) = suggestion {

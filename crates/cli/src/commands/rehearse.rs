@@ -73,7 +73,7 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
     if options.place.json {
         output::print_json(&rehearsed.to_json(options));
     } else {
-        output::print_data(&rehearsed.in_words(options, ColourPainter::of_stdout()));
+        output::print_data(&rehearsed.to_text(options, ColourPainter::of_stdout()));
     }
     if rehearsed.differences.is_empty() { Ok(()) } else { Err(CommandFailure::AlreadyReported(DIFFERENT)) }
 }
@@ -106,7 +106,7 @@ impl<'r> RehearsalReport<'r> {
         let mut changes = ConfigDiff::between(current, new);
         let mut not_rehearsed = BTreeSet::new();
         for call in calls {
-            let unknown = changes.of(call).iter().filter(|change| change.needs_what_is_not_recorded());
+            let unknown = changes.of(call).iter().filter(|change| change.needs_unrecorded_data());
             not_rehearsed.extend(unknown.cloned());
         }
         let because = |difference: &ReplayDifference| {
@@ -127,7 +127,7 @@ impl<'r> RehearsalReport<'r> {
         Self {
             because: differences.iter().map(because).collect(),
             not_explained: rehearsal.count_taken(TakenReason::NotExplained),
-            too_little_known: rehearsal.count_taken(TakenReason::TooLittleIsKnown),
+            too_little_known: rehearsal.count_taken(TakenReason::InsufficientRecord),
             recording,
             differences,
             not_rehearsed,
@@ -143,7 +143,7 @@ impl<'r> RehearsalReport<'r> {
         self.differences.iter().zip(&self.because).filter(move |(difference, _)| difference.kind == kind)
     }
 
-    fn in_words(&self, options: &Options, paint: ColourPainter) -> String {
+    fn to_text(&self, options: &Options, paint: ColourPainter) -> String {
         let calls = self.recording.facts.len();
         let Some(first) = self.recording.facts.first() else {
             let since =
@@ -176,7 +176,7 @@ impl<'r> RehearsalReport<'r> {
             let likely: BTreeSet<_> = of_kind.iter().flat_map(|(_, because)| &because.likely).collect();
             let others: BTreeSet<_> = of_kind.iter().flat_map(|(_, because)| &because.others).collect();
             let others = others.difference(&likely).count();
-            lines.extend(likely.iter().map(|changed| format!("  {}", output::clean(&changed.in_words()))));
+            lines.extend(likely.iter().map(|changed| format!("  {}", output::clean(&changed.to_text()))));
             lines.extend(recordings::and_more(others, !likely.is_empty()).map(|more| format!("  {more}")));
             for (difference, _) in of_kind.iter().take(options.examples) {
                 self.example(difference, paint, &mut lines);
@@ -216,22 +216,25 @@ impl<'r> RehearsalReport<'r> {
         if self.not_explained > 0 {
             lines.push(format!(
                 "{} taken as recorded: the current configuration does not lead to the recorded result (the configuration was different, an operator, another process or a call that still runs influenced it, or it began before the history)",
-                were(self.not_explained)
+                count_calls(self.not_explained)
             ));
         }
         if self.too_little_known > 0 {
             lines.push(format!(
                 "{} taken as recorded: recorded by an older version, or with too many events",
-                were(self.too_little_known)
+                count_calls(self.too_little_known)
             ));
         }
         if self.recording.unreadable > 0 {
-            lines.push(format!("{} left out: recorded by a newer version", were(self.recording.unreadable)));
+            lines.push(format!(
+                "{} left out: recorded by a newer version",
+                count_calls(self.recording.unreadable)
+            ));
         }
         for changed in &self.not_rehearsed {
             lines.push(format!(
                 "not rehearsed, because parameters and results are not recorded: {}",
-                output::clean(&changed.in_words())
+                output::clean(&changed.to_text())
             ));
         }
         lines
@@ -275,7 +278,7 @@ impl<'r> RehearsalReport<'r> {
     }
 }
 
-fn were(calls: usize) -> String {
+fn count_calls(calls: usize) -> String {
     if calls == 1 { "1 call was".to_owned() } else { format!("{calls} calls were") }
 }
 
@@ -299,7 +302,7 @@ fn words(kind: DifferenceKind) -> &'static str {
     match kind {
         DifferenceKind::RefusedByBreaker => "refused by the breaker",
         DifferenceKind::RefusedByGuard => "refused by the guard",
-        DifferenceKind::ApprovalAsked => "approval required first",
+        DifferenceKind::ApprovalRequested => "approval required first",
         DifferenceKind::Replayed => "replayed from an earlier call",
         DifferenceKind::RetriedMore => "retried more often; the result is not known",
         DifferenceKind::RetriedLess => "retried less often",
@@ -315,7 +318,7 @@ fn is_about(difference: &ReplayDifference, was: &RecordedResult, changed: &Setti
     let prefixes: &[&str] = match difference.kind {
         DifferenceKind::RefusedByBreaker => &["breaker."],
         DifferenceKind::RefusedByGuard => &["guard."],
-        DifferenceKind::ApprovalAsked => &["trust.", "approval", "dangerous", "shapes."],
+        DifferenceKind::ApprovalRequested => &["trust.", "approval", "dangerous", "shapes."],
         DifferenceKind::Replayed | DifferenceKind::RunInsteadOfReplay => &["dedupe.", "mode"],
         DifferenceKind::RetriedMore | DifferenceKind::RetriedLess => {
             &["retry.", "ambiguous", "retry_safe", "honours_key", "last_retry"]

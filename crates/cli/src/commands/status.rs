@@ -45,12 +45,12 @@ struct StatusReport {
     /// Descriptions of all gateways and stores that were asked.
     sources: Vec<String>,
     store: String,
-    is_untouched: bool,
+    is_unused: bool,
 }
 
 /// Exit codes.
 const ATTENTION: u8 = 3;
-const TROUBLE: u8 = 4;
+const FAILING: u8 = 4;
 
 /// Runs `steadfast status`.
 pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
@@ -70,13 +70,13 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
         match report.verdict() {
             "fine" => Ok(()),
             "attention" => Err(CommandFailure::AlreadyReported(ATTENTION)),
-            _ => Err(CommandFailure::AlreadyReported(TROUBLE)),
+            _ => Err(CommandFailure::AlreadyReported(FAILING)),
         }
     })
 }
 
 /// Refresh interval.
-const EVERY: Duration = Duration::from_secs(1);
+const INTERVAL: Duration = Duration::from_secs(1);
 
 async fn watch(options: &Options) -> Result<(), CommandFailure> {
     let stop = shutdown::shutdown_token();
@@ -141,7 +141,7 @@ async fn watch(options: &Options) -> Result<(), CommandFailure> {
         }
         tokio::select! {
             () = stop.cancelled() => break Ok(()),
-            () = tokio::time::sleep(EVERY) => {}
+            () = tokio::time::sleep(INTERVAL) => {}
         }
     };
     if let Some(reach) = reach {
@@ -181,7 +181,7 @@ impl Drop for AlternateScreen {
 
 async fn read_status(reach: &OperatorConnection) -> Result<StatusReport, CommandFailure> {
     let mut status = reach.send(ApiRequest::get("/v1/status")).await?;
-    if let (true, Some(kind)) = (reach.is_untouched, status.pointer_mut("/store/kind")) {
+    if let (true, Some(kind)) = (reach.is_unused, status.pointer_mut("/store/kind")) {
         *kind = "sqlite".into();
     }
     let mut others = Vec::new();
@@ -217,7 +217,7 @@ async fn read_status(reach: &OperatorConnection) -> Result<StatusReport, Command
             .collect(),
         name: reach.gateway().map(|gateway| gateway.name.clone()),
         store: reach.store.clone(),
-        is_untouched: reach.is_untouched,
+        is_unused: reach.is_unused,
         others,
         status,
     })
@@ -286,19 +286,19 @@ impl StatusReport {
             section(paint, title, &table, &mut lines);
         }
         section(paint, "calls to hosts and servers", &views::domains(&self.status, at), &mut lines);
-        self.surroundings(paint, &mut lines);
+        self.context_lines(paint, &mut lines);
         lines.join("\n")
     }
 
     fn headline(&self, paint: ColourPainter) -> String {
-        let (look, sign, summary) = match self.verdict() {
-            "fine" if self.is_untouched => (TextStyle::Good, "●", "nothing has run here yet"),
+        let (style, sign, summary) = match self.verdict() {
+            "fine" if self.is_unused => (TextStyle::Good, "●", "nothing has run here yet"),
             "fine" => (TextStyle::Good, "●", "all is well"),
-            "attention" => (TextStyle::Warn, "▲", "an operator should look"),
+            "attention" => (TextStyle::Warn, "▲", "needs attention"),
             _ => (TextStyle::Bad, "✖", "calls fail"),
         };
         let version = paint.paint(TextStyle::Dim, &format!("steadfast {}", text(&self.status, "/version")));
-        format!("{} {}  {version}", paint.paint(look, sign), paint.paint(look, summary))
+        format!("{} {}  {version}", paint.paint(style, sign), paint.paint(style, summary))
     }
 
     fn findings(&self, paint: ColourPainter, lines: &mut Vec<String>) {
@@ -310,26 +310,28 @@ impl StatusReport {
             all.extend(new.map(|finding| (Some(name.as_str()), finding)));
         }
         for (name, finding) in &all {
-            let look = if text(finding, "/level") == "trouble" { TextStyle::Bad } else { TextStyle::Warn };
+            let style = if text(finding, "/level") == "trouble" { TextStyle::Bad } else { TextStyle::Warn };
             let at = name.map(|name| format!("at {name}: ")).unwrap_or_default();
             let todo = paint.paint(TextStyle::Dim, &format!("→ {}", text(finding, "/todo")));
-            lines
-                .push(format!("  {}  {todo}", paint.paint(look, &format!("{at}{}", text(finding, "/what")))));
+            lines.push(format!(
+                "  {}  {todo}",
+                paint.paint(style, &format!("{at}{}", text(finding, "/what")))
+            ));
         }
         if !all.is_empty() {
             lines.push(String::new());
         }
     }
 
-    fn surroundings(&self, paint: ColourPainter, lines: &mut Vec<String>) {
+    fn context_lines(&self, paint: ColourPainter, lines: &mut Vec<String>) {
         let mut fact = |name: &str, value: &str| {
             lines.push(format!("  {}  {value}", paint.paint(TextStyle::Dim, &format!("{name:8}"))));
         };
         match &*self.sources {
-            [] => fact("gateway", "none listens here; this is what the store knows"),
+            [] => fact("gateway", "none is running here; this is the state in the store"),
             sources => sources.iter().for_each(|gateway| fact("gateway", gateway)),
         }
-        let missing = if self.is_untouched { " (not there yet)" } else { "" };
+        let missing = if self.is_unused { " (not there yet)" } else { "" };
         fact("store", &format!("{}{missing}", output::clean(&self.store)));
         fact("mode", &mode(&self.status));
         if !self.sources.is_empty() {

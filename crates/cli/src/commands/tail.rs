@@ -55,7 +55,7 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
 }
 
 /// Interval between reads of the history, and how far back they go.
-const EVERY: Duration = Duration::from_millis(300);
+const INTERVAL: Duration = Duration::from_millis(300);
 const BACK: u64 = 60_000;
 
 async fn follow(options: &Options, reach: &OperatorConnection) -> Result<(), CommandFailure> {
@@ -80,7 +80,7 @@ async fn follow(options: &Options, reach: &OperatorConnection) -> Result<(), Com
         };
         output::print_message(&format!("following {from}; Ctrl-C ends it"));
     }
-    let mut ticks = tokio::time::interval(EVERY);
+    let mut ticks = tokio::time::interval(INTERVAL);
     loop {
         let is_open = tokio::select! {
             () = stop.cancelled() => return Ok(()),
@@ -114,12 +114,12 @@ async fn listen(gateway: Arc<RunningGateway>, ask: ApiRequest, sender: mpsc::Sen
             Err(refused) if refused.is(StatusCode::NOT_FOUND) => return,
             Err(_) => {}
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(RECONNECT_DELAY).await;
     }
 }
 
 /// Delay before connecting again to a gateway that sends no events.
-const AGAIN: Duration = Duration::from_secs(1);
+const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
 /// Output of the command.
 struct TailOutput<'o> {
@@ -196,7 +196,7 @@ impl<'o> TailOutput<'o> {
         for (place, call) in calls.iter().enumerate().rev() {
             self.known.is_new(&of_history(call), number(call, "/arrivedAtMs"), now().as_millis());
             if place < limit {
-                self.say_call(call);
+                self.print_call(call);
             }
         }
         Ok(())
@@ -227,7 +227,7 @@ impl<'o> TailOutput<'o> {
             }
         }
         for call in new.iter().rev() {
-            if self.known.record_history_call(of_history(call), now) && !self.say_call(call) {
+            if self.known.record_history_call(of_history(call), now) && !self.print_call(call) {
                 return Ok(false);
             }
         }
@@ -249,7 +249,7 @@ impl<'o> TailOutput<'o> {
         if is_end && !self.known.record_gateway_call(of_event(event), now().as_millis()) {
             return true;
         }
-        if !self.options.all && !is_end && !WORTH_TELLING.contains(&&*kind) {
+        if !self.options.all && !is_end && !SHOWN_EVENTS.contains(&&*kind) {
             return true;
         }
         match self.options.connection.json {
@@ -259,7 +259,7 @@ impl<'o> TailOutput<'o> {
     }
 
     /// Prints a call from the history.
-    fn say_call(&self, call: &Value) -> bool {
+    fn print_call(&self, call: &Value) -> bool {
         if self.options.connection.json {
             return output::print_json_line(&json!({ "event": "history", "call": call }));
         }
@@ -289,7 +289,7 @@ impl<'o> TailOutput<'o> {
         attempts: u64,
         details: &Value,
     ) -> String {
-        let (look, word) = summary.label();
+        let (style, word) = summary.label();
         let mut notes = Vec::new();
         if attempts > 1 {
             notes.push(format!("{attempts} attempts"));
@@ -305,7 +305,7 @@ impl<'o> TailOutput<'o> {
         format!(
             "{}  {}  {tool:<28}  {:>9}  {}",
             self.paint.paint(TextStyle::Dim, at),
-            self.paint.paint(look, &format!("{word:<18}")),
+            self.paint.paint(style, &format!("{word:<18}")),
             format!("{took} ms"),
             self.paint.paint(TextStyle::Dim, &notes.join(" · "))
         )
@@ -316,7 +316,7 @@ impl<'o> TailOutput<'o> {
     /// Formats any other event.
     fn change(&self, kind: &str, event: &Value) -> String {
         let word = kind.strip_prefix("tool_call_").unwrap_or(kind).replace('_', " ");
-        let look = match &*text(event, "/level").to_lowercase() {
+        let style = match &*text(event, "/level").to_lowercase() {
             "error" => TextStyle::Bad,
             "warn" => TextStyle::Warn,
             _ => TextStyle::Plain,
@@ -325,7 +325,7 @@ impl<'o> TailOutput<'o> {
         format!(
             "{}  {}  {tool:<28}  {}",
             self.paint.paint(TextStyle::Dim, &at),
-            self.paint.paint(look, &format!("{word:<18}")),
+            self.paint.paint(style, &format!("{word:<18}")),
             self.paint.paint(TextStyle::Dim, &notes(event).join(" · "))
         )
         .trim_end()
@@ -394,7 +394,7 @@ fn at_of_day(iso: &str) -> String {
 }
 
 /// Events that are shown beside the ends of calls: changes, requests to operators, and unexpected events.
-const WORTH_TELLING: [&str; 28] = [
+const SHOWN_EVENTS: [&str; 28] = [
     "tool_call_turned_away",
     "tool_call_malformed",
     "tool_call_taken_over",
@@ -469,7 +469,7 @@ mod tests {
     fn the_end_of_a_turn_is_printed_with_its_message() {
         let event = json!({ "event": "turn_end", "level": "info", "traceId": "07", "sessionKey": "s",
             "message": "Completed flight search", "turnId": "trip", "status": "completed" });
-        assert!(WORTH_TELLING.contains(&"turn_end"));
+        assert!(SHOWN_EVENTS.contains(&"turn_end"));
         let lines = notes(&event);
         assert_eq!(lines[0], "Completed flight search");
         assert_eq!(lines[1..], ["status completed", "turnId trip"]);

@@ -44,7 +44,7 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
 }
 
 async fn show(options: &Options, reach: &OperatorConnection, id: &str) -> Result<(), CommandFailure> {
-    let response = match story(reach, id).await {
+    let response = match fetch_trace(reach, id).await {
         Err(refused) if refused.is(StatusCode::NOT_FOUND) => {
             return Err(CommandFailure::Environment(format!(
                 "{}\n`steadfast trace` lists the newest, and `steadfast tail` shows calls",
@@ -59,10 +59,10 @@ async fn show(options: &Options, reach: &OperatorConnection, id: &str) -> Result
         // Stops when the output is closed.
         lines(&response).iter().all(output::print_json_line);
     } else {
-        let story = read(&response).ok_or_else(unreadable)?;
-        let columns = output::size().map_or(UNSEEN, |(columns, _)| columns);
+        let trace = read(&response).ok_or_else(unreadable)?;
+        let columns = output::size().map_or(DEFAULT_WIDTH, |(columns, _)| columns);
         output::print_data(&waterfall::draw(
-            &story,
+            &trace,
             Canvas { columns, now: now(), paint: ColourPainter::of_stdout() },
         ));
     }
@@ -70,16 +70,16 @@ async fn show(options: &Options, reach: &OperatorConnection, id: &str) -> Result
 }
 
 /// Width of the drawing if the output is not a terminal.
-const UNSEEN: usize = 100;
+const DEFAULT_WIDTH: usize = 100;
 
 /// Returns the stored trace of a turn, as `GET /v1/traces/{id}` returns it.
-async fn story(reach: &OperatorConnection, id: &str) -> Result<Value, RequestError> {
+async fn fetch_trace(reach: &OperatorConnection, id: &str) -> Result<Value, RequestError> {
     reach.send(ApiRequest::get(&format!("/v1/traces/{}", encoded(id)))).await
 }
 
 /// Returns the parsed trace, or `None` if there is none.
 pub(crate) async fn find(reach: &OperatorConnection, id: &str) -> Result<Option<TraceView>, CommandFailure> {
-    match story(reach, id).await {
+    match fetch_trace(reach, id).await {
         Ok(response) => read(&response).map(Some).ok_or_else(unreadable),
         Err(refused) if refused.is(StatusCode::NOT_FOUND) => Ok(None),
         Err(refused) => Err(refused.into()),
@@ -150,14 +150,15 @@ const MOST: usize = 1000;
 fn table(heads: &[TurnView], now: Timestamp) -> TextTable {
     let mut table = TextTable::new(&["BEGAN", "TURN", "ENDED", "CALLS", "TOOK", "SUMMARY"]);
     for head in heads {
-        let ago = output::span(Duration::from_millis(millis(now.since(head.started_at_ms))));
-        let (look, sign, word) = waterfall::turn_state(head);
-        let took = head.ended_at_ms.map(|end| waterfall::lasted(millis(end.since(head.started_at_ms))));
+        let age = output::span(Duration::from_millis(millis(now.since(head.started_at_ms))));
+        let (style, sign, word) = waterfall::turn_state(head);
+        let took =
+            head.ended_at_ms.map(|end| waterfall::format_duration(millis(end.since(head.started_at_ms))));
         let attention = if head.escalated { " (needs attention)" } else { "" };
         table.row([
-            (TextStyle::Plain, format!("{ago} ago")),
+            (TextStyle::Plain, format!("{age} ago")),
             (TextStyle::Bold, waterfall::name(head)),
-            (look, format!("{sign} {word}{attention}")),
+            (style, format!("{sign} {word}{attention}")),
             (TextStyle::Plain, head.calls.to_string()),
             (TextStyle::Plain, took.unwrap_or_default()),
             (TextStyle::Dim, head.summary.clone().unwrap_or_default()),

@@ -34,7 +34,7 @@ pub(crate) fn reset(options: &Options) -> Result<(), CommandFailure> {
     } else if options.all {
         output::print_data("trust restored: everything");
     } else if changed.is_known {
-        output::print_plain(&format!("trust restored: {}", changed.whom(options)));
+        output::print_plain(&format!("trust restored: {}", changed.subject(options)));
     } else {
         output::print_plain(&format!("nothing to restore for {}", options.selector()));
     }
@@ -55,7 +55,7 @@ pub(crate) fn recover(options: &Options) -> Result<(), CommandFailure> {
     } else if options.all {
         output::print_data("recovering: everything that was escalated");
     } else {
-        output::print_plain(&format!("recovering: {}", changed.whom(options)));
+        output::print_plain(&format!("recovering: {}", changed.subject(options)));
     }
     changed.remark();
     Ok(())
@@ -77,7 +77,7 @@ struct TrustChangeResult {
 }
 
 impl TrustChangeResult {
-    fn whom(&self, options: &Options) -> String {
+    fn subject(&self, options: &Options) -> String {
         if self.tools.is_empty() { options.selector().to_owned() } else { self.tools.join(", ") }
     }
 

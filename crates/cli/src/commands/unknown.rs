@@ -48,7 +48,7 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
             (TextStyle::Bold, name(record)),
             views::tenant(record),
             plain(record.get("tool").map(views::tool).unwrap_or_default()),
-            plain(views::ago(record, "/arrivedAtMs", now().as_millis())),
+            plain(views::age(record, "/arrivedAtMs", now().as_millis())),
             plain(observed(record).unwrap_or_default().to_owned()),
             plain(if is_settled { "now".to_owned() } else { from.unwrap_or_else(|| "not yet".to_owned()) }),
         ]);

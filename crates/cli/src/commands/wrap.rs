@@ -78,12 +78,13 @@ async fn run_gateway(options: &Options) -> Result<(), CommandFailure> {
     preflight::examine(&sources, |_| frontend, Upstreams::CommandLine).admit()?;
     let steadfast = sources::open(sources).await?;
     let server = watched(server.claim_name(steadfast.engine()).await, steadfast.telemetry());
-    let (stop, behind) = (shutdown::shutdown_token(), server.clone());
+    let (stop, supervised) = (shutdown::shutdown_token(), server.clone());
     match options.listen {
         Some(address) => {
             let access = AcceptedTokens::to(address, &steadfast.config())?;
-            let doors = vec![(PATH.to_owned(), vec![server])];
-            let listened = ListeningGateway::open(&steadfast, address, &options.hosts, access, doors).await?;
+            let endpoints = vec![(PATH.to_owned(), vec![server])];
+            let listened =
+                ListeningGateway::open(&steadfast, address, &options.hosts, access, endpoints).await?;
             output::print_message(&format!("listening on {}", listened.url(PATH)));
             listened.log_dashboard_url(&steadfast.config());
             stop.cancelled().await;
@@ -102,7 +103,7 @@ async fn run_gateway(options: &Options) -> Result<(), CommandFailure> {
             wrap(steadfast.engine(), wrapped, stop).await;
         }
     }
-    behind.settle().await;
+    supervised.settle().await;
     steadfast.shutdown(Duration::ZERO).await;
     Ok(())
 }

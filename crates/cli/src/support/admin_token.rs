@@ -22,12 +22,12 @@ const FILE: &str = "admin-token";
 
 /// Returns the token, and creates it if there is none. Without a folder to store it in there is no token, and the
 /// admin API is disabled.
-pub(crate) fn find_or_make(config: &Config) -> Option<AdminToken> {
+pub(crate) fn find_or_create(config: &Config) -> Option<AdminToken> {
     if let Some(token) = given() {
         return AdminToken::new(token.expose());
     }
     let file = place(config)?;
-    match read_or_make(&file) {
+    match read_or_create(&file) {
         Ok(token) => AdminToken::new(&token),
         Err(error) => {
             tracing::warn!(
@@ -81,7 +81,7 @@ pub(crate) fn place(config: &Config) -> Option<PathBuf> {
     Some(config.global().store.path.as_ref()?.parent()?.join(FILE))
 }
 
-fn read_or_make(file: &Path) -> io::Result<String> {
+fn read_or_create(file: &Path) -> io::Result<String> {
     match private_file::read(file) {
         Ok(token) if !token.trim().is_empty() => return Ok(token.trim().to_owned()),
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -100,9 +100,9 @@ fn read_or_make(file: &Path) -> io::Result<String> {
     // Left behind by a dead process with the same process id.
     let _ = fs::remove_file(&fresh);
     private_file().open(&fresh)?.write_all(token.as_bytes())?;
-    let placed = fs::hard_link(&fresh, file);
+    let linked = fs::hard_link(&fresh, file);
     fs::remove_file(&fresh)?;
-    match placed {
+    match linked {
         Ok(()) => Ok(token),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             let token = private_file::read(file)?.trim().to_owned();
@@ -137,14 +137,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_token_is_made_once_and_for_its_user_alone() {
+    fn the_token_is_created_once_and_readable_only_by_its_user() {
         let folder = env::temp_dir().join(format!("steadfast-admin-token-{}", std::process::id()));
         let file = folder.join("deep").join(FILE);
         let tokens: Vec<_> = std::thread::scope(|scope| {
-            let making: Vec<_> = (0..8).map(|_| scope.spawn(|| read_or_make(&file))).collect();
-            making.into_iter().filter_map(|making| making.join().unwrap().ok()).collect()
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| read_or_create(&file))).collect();
+            threads.into_iter().filter_map(|thread| thread.join().unwrap().ok()).collect()
         });
-        let first = read_or_make(&file).unwrap();
+        let first = read_or_create(&file).unwrap();
         assert_eq!(first.len(), 64);
         assert!(!tokens.is_empty() && tokens.iter().all(|token| *token == first), "{tokens:?}");
         #[cfg(unix)]

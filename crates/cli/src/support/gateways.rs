@@ -120,13 +120,13 @@ pub(crate) fn distrusted(folder: &Path) -> Vec<String> {
 /// decides.
 fn sight(neighbours: &LocalProcessMonitor, process: &ProcessIdentity) -> LeaseOwnerState {
     match neighbours.check_process(process) {
-        LeaseOwnerState::Time if !cfg!(target_os = "linux") => sight_of_number(process.pid),
+        LeaseOwnerState::Time if !cfg!(target_os = "linux") => state_of_pid(process.pid),
         known @ (LeaseOwnerState::Alive | LeaseOwnerState::Gone | LeaseOwnerState::Time) => known,
     }
 }
 
 #[cfg(unix)]
-fn sight_of_number(pid: u32) -> LeaseOwnerState {
+fn state_of_pid(pid: u32) -> LeaseOwnerState {
     use rustix::io::Errno;
     use rustix::process::{Pid, test_kill_process};
     match i32::try_from(pid).ok().and_then(Pid::from_raw).map(test_kill_process) {
@@ -139,7 +139,7 @@ fn sight_of_number(pid: u32) -> LeaseOwnerState {
 
 /// Unknown, so it never receives the token.
 #[cfg(not(unix))]
-fn sight_of_number(_: u32) -> LeaseOwnerState {
+fn state_of_pid(_: u32) -> LeaseOwnerState {
     LeaseOwnerState::Time
 }
 
@@ -197,7 +197,7 @@ impl AnnouncedGateway {
 
     /// On other systems only a timeout shows it.
     #[cfg(not(target_os = "linux"))]
-    #[expect(clippy::unused_self, reason = "where it can be told it takes the process")]
+    #[expect(clippy::unused_self, reason = "on Linux it reads the state of the process")]
     pub(crate) fn is_stopped(&self) -> bool {
         false
     }
@@ -275,11 +275,11 @@ mod tests {
     #[test]
     #[cfg(unix)]
     fn sf_7_where_only_the_number_of_a_process_is_known_it_must_be_of_one_that_lives() {
-        assert_eq!(sight_of_number(std::process::id()), LeaseOwnerState::Alive);
+        assert_eq!(state_of_pid(std::process::id()), LeaseOwnerState::Alive);
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id();
         child.wait().unwrap();
-        assert_eq!(sight_of_number(pid), LeaseOwnerState::Gone);
-        assert_eq!(sight_of_number(0), LeaseOwnerState::Gone, "that would be all of us");
+        assert_eq!(state_of_pid(pid), LeaseOwnerState::Gone);
+        assert_eq!(state_of_pid(0), LeaseOwnerState::Gone, "that would be all of us");
     }
 }

@@ -72,7 +72,7 @@ impl ListeningGateway {
         address: SocketAddr,
         hosts: &HostOptions,
         access: AcceptedTokens,
-        doors: Vec<(String, Vec<ConfiguredServer>)>,
+        listen_paths: Vec<(String, Vec<ConfiguredServer>)>,
     ) -> Result<Self, CommandFailure> {
         let cannot = |error| preflight::cannot_listen(address, &error);
         let listener = TcpListener::bind(address).await.map_err(cannot)?;
@@ -83,14 +83,14 @@ impl ListeningGateway {
         let streams = EventStreamLimiter::new(streams_of_one, limits.connections);
         let pool = Arc::new(ServerPool::default());
         // A server with several endpoints counts once.
-        let all = doors.iter().flat_map(|(_, servers)| servers);
+        let all = listen_paths.iter().flat_map(|(_, servers)| servers);
         let servers: BTreeMap<_, _> = all.map(|server| (server.name.clone(), server.clone())).collect();
-        let admin = admin_token::find_or_make(&steadfast.config());
+        let admin = admin_token::find_or_create(&steadfast.config());
         let operator =
             admin.clone().map(|token| OperatorAccess { token, actor: ClientIdentity::of_parent().actor });
         let large_results = LargeResults::new(large_result_bounds(&steadfast.config()));
         let (mut listeners, mut endpoints) = (Vec::new(), Vec::new());
-        for (path, servers) in doors {
+        for (path, servers) in listen_paths {
             let listener = Listener::new(GatewayEndpoint {
                 engine: steadfast.engine().clone(),
                 store: steadfast.store().clone(),
@@ -253,8 +253,10 @@ fn limits_of(config: &Config) -> ListenerLimits {
         unauthenticated_per_address: size(gateway.unauthenticated_per_address),
         ..ListenerLimits::default()
     };
-    let Some(allowed) = file_descriptors(limits.connections + limits.reserve + OTHERS) else { return limits };
-    let connections = allowed.saturating_sub(limits.reserve + OTHERS).max(LEAST);
+    let Some(allowed) = file_descriptors(limits.connections + limits.reserve + RESERVED_FILES) else {
+        return limits;
+    };
+    let connections = allowed.saturating_sub(limits.reserve + RESERVED_FILES).max(LEAST);
     if connections >= limits.connections {
         return limits;
     }
@@ -262,13 +264,13 @@ fn limits_of(config: &Config) -> ListenerLimits {
     output::print_message(&format!(
         "only {connections} connections instead of {requested}: this process may have {allowed} open files; raise the limit \
          (`ulimit -n`, `LimitNOFILE=`) to {}",
-        requested + limits.reserve + OTHERS
+        requested + limits.reserve + RESERVED_FILES
     ));
     ListenerLimits { connections, ..limits }
 }
 
 /// File descriptors reserved for servers, the store and logs.
-const OTHERS: usize = 256;
+const RESERVED_FILES: usize = 256;
 /// Minimum number of connections.
 const LEAST: usize = 16;
 
@@ -392,7 +394,7 @@ mod tests {
     #[test]
     fn clients_may_use_the_address_by_which_they_reach_the_gateway() {
         let hosts = HostOptions { hosts: vec!["gateway.example".to_owned(), "2001:db8::7".to_owned()] };
-        for (address, host, is_ours) in [
+        for (address, host, is_accepted) in [
             ("[2001:db8::5]:8080", "[2001:db8::5]:8080", true),
             ("[2001:db8::5]:8080", "[2001:db8::6]:8080", false),
             ("192.0.2.5:8080", "192.0.2.5:8080", true),
@@ -404,7 +406,7 @@ mod tests {
             headers.insert(http::header::HOST, host.parse().unwrap());
             let admitted =
                 names(&hosts, address.parse().unwrap()).admit(&Uri::from_static("/"), &headers).is_ok();
-            assert_eq!(admitted, is_ours, "{host} at {address}");
+            assert_eq!(admitted, is_accepted, "{host} at {address}");
         }
     }
 

@@ -54,9 +54,9 @@ pub(crate) fn print_message(text: &str) {
 fn marked(text: &str, paint: ColourPainter) -> String {
     let line = |line: &str| -> String {
         let line = short(line, LONGEST);
-        for (mark, look) in [("error:", TextStyle::Bad), ("note:", TextStyle::Warn)] {
+        for (mark, style) in [("error:", TextStyle::Bad), ("note:", TextStyle::Warn)] {
             if let Some(rest) = line.strip_prefix(mark) {
-                return format!("{}{rest}", paint.paint(look, mark));
+                return format!("{}{rest}", paint.paint(style, mark));
             }
         }
         let margin = line.trim_start();
@@ -95,8 +95,8 @@ impl ColourPainter {
         Self(is_interactive(stream) && !is_disabled)
     }
 
-    pub(crate) fn paint(self, look: TextStyle, text: &str) -> String {
-        let code = match look {
+    pub(crate) fn paint(self, style: TextStyle, text: &str) -> String {
+        let code = match style {
             TextStyle::Plain => return text.to_owned(),
             TextStyle::Bold => "1",
             TextStyle::Dim => "2",
@@ -176,7 +176,7 @@ impl TextTable {
     }
 
     pub(crate) fn row<const N: usize>(&mut self, cells: [(TextStyle, String); N]) {
-        self.rows.push(cells.into_iter().map(|(look, text)| (look, short(&text, WIDEST))).collect());
+        self.rows.push(cells.into_iter().map(|(style, text)| (style, short(&text, WIDEST))).collect());
     }
 
     /// Removes this column if no row has a value in it.
@@ -210,14 +210,14 @@ impl TextTable {
         let widths: Vec<_> = (0..self.head.len()).map(width).collect();
         let line = |cells: &mut dyn Iterator<Item = (TextStyle, &str)>| {
             let (mut line, mut used) = (" ".repeat(indent), indent);
-            for ((look, text), width) in cells.zip(&widths) {
+            for ((style, text), width) in cells.zip(&widths) {
                 // The first column is always shown.
                 if used > indent && used + NARROWEST > room {
                     break;
                 }
                 let text = short(text, room.saturating_sub(used).max(NARROWEST));
                 let fill = width.saturating_sub(text.chars().count()) + GAP;
-                line.push_str(&paint.paint(look, &text));
+                line.push_str(&paint.paint(style, &text));
                 line.push_str(&" ".repeat(fill));
                 used += width + GAP;
             }
@@ -225,7 +225,7 @@ impl TextTable {
         };
         let mut lines = vec![line(&mut self.head.iter().map(|head| (TextStyle::Dim, *head)))];
         lines.extend(
-            self.rows.iter().map(|row| line(&mut row.iter().map(|(look, text)| (*look, text.as_str())))),
+            self.rows.iter().map(|row| line(&mut row.iter().map(|(style, text)| (*style, text.as_str())))),
         );
         lines.join("\n")
     }
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_no_wider_than_its_terminal() {
+    fn a_table_fits_the_width_of_its_terminal() {
         let mut table = TextTable::new(&["ID", "TOOL"]);
         table.row([(TextStyle::Plain, "1".to_owned()), (TextStyle::Bad, "bank/pay".to_owned())]);
         table.row([(TextStyle::Plain, "1234".to_owned()), (TextStyle::Plain, String::new())]);

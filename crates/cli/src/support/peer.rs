@@ -71,15 +71,15 @@ impl McpPeer {
             "capabilities": {},
             "clientInfo": { "name": "steadfast", "version": env!("CARGO_PKG_VERSION") },
         });
-        let greeted = peer.request("initialize", hello, patience).await;
-        let greeted = match greeted {
-            Ok(greeted) => greeted,
+        let initialized = peer.request("initialize", hello, patience).await;
+        let initialized = match initialized {
+            Ok(initialized) => initialized,
             Err(reason) => {
                 peer.close().await;
                 return Err(reason);
             }
         };
-        peer.name = greeted["serverInfo"]["name"].as_str().unwrap_or_default().to_owned();
+        peer.name = initialized["serverInfo"]["name"].as_str().unwrap_or_default().to_owned();
         peer.notify(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" })).await;
         Ok(peer)
     }

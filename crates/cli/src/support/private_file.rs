@@ -11,7 +11,7 @@ pub(crate) fn read(file: &Path) -> io::Result<String> {
         if kind == ErrorKind::NotFound {
             return error;
         }
-        io::Error::new(kind, format!("{} is not believed: {error}", file.display()))
+        io::Error::new(kind, format!("{} is not used: {error}", file.display()))
     };
     let mut text = String::new();
     open(file).and_then(|mut opened| opened.read_to_string(&mut text)).map_err(describe)?;
@@ -30,19 +30,19 @@ fn open(file: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let opened = match rustix::fs::open(file, flags, Mode::empty()) {
         // Some systems have a separate error code for it.
-        Err(Errno::LOOP | Errno::MLINK) => return refused(format!("it is a link; {ANEW}")),
+        Err(Errno::LOOP | Errno::MLINK) => return refused(format!("it is a link; {REMEDY}")),
         opened => File::from(opened?),
     };
     let found = opened.metadata()?;
     if !found.is_file() {
-        return refused(format!("it is not a file; {ANEW}"));
+        return refused(format!("it is not a file; {REMEDY}"));
     }
     if found.uid() != rustix::process::geteuid().as_raw() {
-        return refused(format!("it belongs to another user (uid {}); {ANEW}", found.uid()));
+        return refused(format!("it belongs to another user (uid {}); {REMEDY}", found.uid()));
     }
     if found.mode() & 0o077 != 0 {
         return refused(format!(
-            "others may read or write it; {ANEW}, or if you know who wrote it: chmod 600 {}",
+            "others may read or write it; {REMEDY}, or if you know who wrote it: chmod 600 {}",
             file.display()
         ));
     }
@@ -50,7 +50,7 @@ fn open(file: &Path) -> io::Result<File> {
 }
 
 #[cfg(unix)]
-const ANEW: &str = "remove it and start the gateway again";
+const REMEDY: &str = "remove it and start the gateway again";
 
 #[cfg(not(unix))]
 fn open(file: &Path) -> io::Result<File> {
@@ -73,10 +73,11 @@ mod tests {
         assert_eq!(read(&file).unwrap_err().kind(), ErrorKind::NotFound);
         fs::write(&file, "text").unwrap();
         let allow = |mode| fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
-        for (mode, is_ours) in [(0o600, true), (0o400, true), (0o640, false), (0o620, false), (0o602, false)]
+        for (mode, is_accepted) in
+            [(0o600, true), (0o400, true), (0o640, false), (0o620, false), (0o602, false)]
         {
             allow(mode);
-            assert_eq!(read(&file).is_ok(), is_ours, "{mode:o}");
+            assert_eq!(read(&file).is_ok(), is_accepted, "{mode:o}");
         }
         assert!(read(&file).unwrap_err().to_string().contains("chmod 600"));
         allow(0o600);

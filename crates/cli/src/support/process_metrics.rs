@@ -26,12 +26,12 @@ pub(crate) fn watched(server: ConfiguredServer, telemetry: &Arc<Telemetry>) -> C
 async fn follow(mut status: watch::Receiver<ServerStatus>, server: String, telemetry: Arc<Telemetry>) {
     let (mut state, mut restarts) = (None, 0);
     loop {
-        let (now, so_often) = {
+        let (now, restart_count) = {
             let current = status.borrow_and_update();
             (word(&current.state), current.restarts)
         };
-        telemetry.metrics().server_changed(&server, state, now, so_often.saturating_sub(restarts));
-        (state, restarts) = (now, so_often);
+        telemetry.metrics().server_changed(&server, state, now, restart_count.saturating_sub(restarts));
+        (state, restarts) = (now, restart_count);
         if status.changed().await.is_err() {
             telemetry.metrics().server_changed(&server, state, None, 0);
             return;
@@ -63,8 +63,8 @@ mod tests {
     async fn a_server_is_counted_from_its_start_to_its_end() {
         let steadfast = Steadfast::builder().set("store.kind", "memory").build().await.unwrap();
         let telemetry = steadfast.telemetry();
-        let stands = |state, restarts| ServerStatus { state, restarts, last_end: None };
-        let (status, receiver) = watch::channel(stands(State::Idle, 0));
+        let server_status = |state, restarts| ServerStatus { state, restarts, last_end: None };
+        let (status, receiver) = watch::channel(server_status(State::Idle, 0));
         let following = tokio::spawn(follow(receiver, "files".to_owned(), telemetry.clone()));
         let counted = async |line: &str| {
             while !telemetry.metrics().encode().contains(&format!("steadfast_server_{line}\n")) {
@@ -74,7 +74,7 @@ mod tests {
         counted("processes{server=\"files\",state=\"idle\"} 1").await;
         counted("restarts_total{server=\"files\"} 0").await;
         let until = Timestamp::from_millis(1);
-        status.send(stands(State::BackingOff { until }, 2)).unwrap();
+        status.send(server_status(State::BackingOff { until }, 2)).unwrap();
         counted("processes{server=\"files\",state=\"idle\"} 0").await;
         counted("processes{server=\"files\",state=\"backing_off\"} 1").await;
         counted("restarts_total{server=\"files\"} 2").await;

@@ -66,7 +66,7 @@ pub(crate) struct SettingChange {
 }
 
 impl SettingChange {
-    pub(crate) fn in_words(&self) -> String {
+    pub(crate) fn to_text(&self) -> String {
         let Self { setting, from, to, by } = self;
         format!("{setting} = {to} instead of {from} ({by})")
     }
@@ -77,7 +77,7 @@ impl SettingChange {
     }
 
     /// Returns true if it depends on data that is not recorded.
-    pub(crate) fn needs_what_is_not_recorded(&self) -> bool {
+    pub(crate) fn needs_unrecorded_data(&self) -> bool {
         NEEDS_PARAMETERS.iter().any(|known| self.setting.starts_with(known))
     }
 }

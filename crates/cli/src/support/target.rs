@@ -62,7 +62,7 @@ pub(crate) struct OperatorConnection {
     /// Description of the store.
     pub(crate) store: String,
     /// True if there is no state yet and none was created.
-    pub(crate) is_untouched: bool,
+    pub(crate) is_unused: bool,
 }
 
 enum ConnectionTarget {
@@ -206,7 +206,7 @@ impl OperatorConnection {
                     others: Vec::new(),
                     silent: Vec::new(),
                     store,
-                    is_untouched: false,
+                    is_unused: false,
                 })
             }
             None => Self::of_running(connection, &config, need, running).await,
@@ -225,7 +225,7 @@ impl OperatorConnection {
             let gateway = RunningGateway::announced(announced, token.clone())?;
             match output::wait_with_spinner(
                 &format!("asking the gateway at {}", gateway.name),
-                gateway.greet(),
+                gateway.is_responding(),
             )
             .await
             {
@@ -254,7 +254,7 @@ impl OperatorConnection {
                 names.join(", ")
             )));
         }
-        Ok(Self { target: ConnectionTarget::Gateway(first), others, silent, store, is_untouched: false })
+        Ok(Self { target: ConnectionTarget::Gateway(first), others, silent, store, is_unused: false })
     }
 
     /// Opens the store.
@@ -273,12 +273,12 @@ impl OperatorConnection {
         let settings = &config.global().store;
         let is_there =
             settings.kind != StoreKind::Sqlite || settings.path.as_deref().is_none_or(Path::exists);
-        let is_untouched = !is_there && need == ConnectionPurpose::ExistingState;
+        let is_unused = !is_there && need == ConnectionPurpose::ExistingState;
         let mut opening = Steadfast::builder()
             .sources(connection.chosen.sources())
             .logging(LogOutput::Disabled)
             .maintenance_only();
-        if is_untouched {
+        if is_unused {
             opening = opening.set("store.kind", "memory");
         }
         let steadfast = output::wait_with_spinner("opening the store", opening.build()).await?;
@@ -296,7 +296,7 @@ impl OperatorConnection {
             others,
             silent,
             store: plan.store(),
-            is_untouched,
+            is_unused,
         })
     }
 
@@ -310,7 +310,7 @@ impl OperatorConnection {
 
     /// Returns true if the connection is to a store that exists.
     pub(crate) fn is_store(&self) -> bool {
-        self.gateway().is_none() && !self.is_untouched
+        self.gateway().is_none() && !self.is_unused
     }
 
     /// Sends a request and returns the response.
@@ -452,8 +452,8 @@ pub(crate) fn add_page(whole: &mut Value, page: Value) {
 
 /// Timeout for the greeting and the responses of a gateway. A gateway responds at once unless the machine is busy.
 /// State must not be changed beside a gateway that was only slow.
-const GREETING: Duration = Duration::from_secs(10);
-const PATIENCE: Duration = Duration::from_secs(30);
+const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl RunningGateway {
     fn announced(
@@ -499,7 +499,7 @@ impl RunningGateway {
     }
 
     /// Returns true if the gateway responds. Sends no secret.
-    async fn greet(&self) -> bool {
+    async fn is_responding(&self) -> bool {
         if self.announced.as_ref().is_some_and(AnnouncedGateway::is_stopped) {
             return false;
         }
@@ -509,9 +509,10 @@ impl RunningGateway {
             headers: HeaderMap::new(),
             body: Bytes::new(),
         };
-        let greeted =
-            tokio::time::timeout(GREETING, self.origin.send(request, &RequestProgress::default())).await;
-        matches!(greeted, Ok(Ok(replied)) if replied.status.is_success())
+        let reply =
+            tokio::time::timeout(GREETING_TIMEOUT, self.origin.send(request, &RequestProgress::default()))
+                .await;
+        matches!(reply, Ok(Ok(replied)) if replied.status.is_success())
     }
 
     pub(crate) async fn ask(&self, ask: ApiRequest) -> Result<Value, RequestError> {
@@ -529,14 +530,14 @@ impl RunningGateway {
 
     async fn exchange(&self, request: OriginRequest) -> Result<Value, RequestError> {
         let under_way = RequestProgress::default();
-        let waiting = tokio::time::timeout(PATIENCE, self.origin.send(request, &under_way));
+        let waiting = tokio::time::timeout(RESPONSE_TIMEOUT, self.origin.send(request, &under_way));
         let replied =
             output::wait_with_spinner(&format!("asking the gateway at {}", self.name), waiting).await;
         let silent = |reason: String| {
             RequestError::NoResponse(format!("the gateway at {} does not answer: {reason}", self.name))
         };
         match replied {
-            Err(_) => Err(silent(format!("nothing for {} seconds", PATIENCE.as_secs()))),
+            Err(_) => Err(silent(format!("nothing for {} seconds", RESPONSE_TIMEOUT.as_secs()))),
             Ok(Err(failure)) => Err(silent(failure.fault().message)),
             Ok(Ok(replied)) => read(replied.status, &replied.body),
         }
@@ -635,7 +636,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sf_7_the_local_admin_token_is_not_sent_elsewhere() {
+    fn sf_7_the_local_admin_token_is_not_sent_to_other_hosts() {
         let folder = std::env::temp_dir().join(format!("steadfast-reach-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();

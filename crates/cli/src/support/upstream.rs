@@ -68,7 +68,7 @@ const LONGEST_COMMAND: usize = 200;
 /// Returns how to start the server of this command.
 pub(crate) fn launch_of_command(command: &[OsString]) -> Result<Launch, CommandFailure> {
     let (program, args) = command.split_first().ok_or_else(|| {
-        CommandFailure::Usage("say which server: steadfast wrap -- COMMAND ARGUMENTS".to_owned())
+        CommandFailure::Usage("no server was given; write: steadfast wrap -- COMMAND ARGUMENTS".to_owned())
     })?;
     Ok(Launch {
         program: program.clone(),
@@ -181,11 +181,11 @@ fn without_tokens(
     config: &Config,
 ) -> impl Iterator<Item = (OsString, OsString)> {
     let is_token = |value: &OsString| {
-        let is_ours = |secret: &str| value.to_str() == Some(secret);
-        config.tokens().values().any(|token| is_ours(token.secret.expose()))
+        let is_own_secret = |secret: &str| value.to_str() == Some(secret);
+        config.tokens().values().any(|token| is_own_secret(token.secret.expose()))
             || config.webhooks().values().any(|webhook| {
                 let secret = webhook.secret.as_ref().map(|secret| secret.expose().as_str());
-                [Some(webhook.url.expose().as_str()), secret].into_iter().flatten().any(is_ours)
+                [Some(webhook.url.expose().as_str()), secret].into_iter().flatten().any(is_own_secret)
             })
     };
     without_own_variables(variables).filter(move |(_, value)| !is_token(value))
@@ -240,8 +240,8 @@ fn of_variable(text: &str) -> Result<(HeaderName, HeaderValue), CommandFailure> 
 }
 
 fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), &'static str> {
-    let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| "no header has this name")?;
-    let mut value = HeaderValue::from_str(value).map_err(|_| "no header has such a value")?;
+    let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| "it is not a valid header name")?;
+    let mut value = HeaderValue::from_str(value).map_err(|_| "it is not a valid header value")?;
     value.set_sensitive(true);
     Ok((name, value))
 }

@@ -35,7 +35,7 @@ pub(crate) fn tool(value: &Value) -> String {
 }
 
 /// Formats the time since then. Returns an empty text if there is no time.
-pub(crate) fn ago(value: &Value, place: &str, now: u64) -> String {
+pub(crate) fn age(value: &Value, place: &str, now: u64) -> String {
     let at = value.pointer(place).and_then(Value::as_u64);
     at.map(|at| format!("{} ago", output::span(Duration::from_millis(now.saturating_sub(at)))))
         .unwrap_or_default()
@@ -79,7 +79,7 @@ pub(crate) fn approvals(response: &Value, now: u64) -> TextTable {
             (TextStyle::Bold, number(one, "/id").to_string()),
             tenant(one),
             plain(one.get("tool").map(tool).unwrap_or_default()),
-            plain(ago(one, "/lastAsked", now)),
+            plain(age(one, "/lastAsked", now)),
             plain(number(one, "/askers").to_string()),
             reason_cell,
             (TextStyle::Dim, text(one, "/shown")),
@@ -95,7 +95,7 @@ pub(crate) fn breakers(response: &Value, now: u64, which: impl Fn(&Value) -> boo
     chosen.sort_by_key(|breaker| !is_open(breaker));
     for breaker in chosen {
         let state = text(breaker, "/state");
-        let look = match &*state {
+        let style = match &*state {
             "CLOSED" => TextStyle::Good,
             "HALF_OPEN" => TextStyle::Warn,
             _ => TextStyle::Bad,
@@ -105,8 +105,8 @@ pub(crate) fn breakers(response: &Value, now: u64, which: impl Fn(&Value) -> boo
         table.row([
             (TextStyle::Bold, text(breaker, "/key")),
             tenant(breaker),
-            (look, format!("{}{watched}", state.to_lowercase().replace('_', " "))),
-            plain(ago(breaker, "/since", now)),
+            (style, format!("{}{watched}", state.to_lowercase().replace('_', " "))),
+            plain(age(breaker, "/since", now)),
             plain(if failed + good > 0 { format!("{failed} of {}", failed + good) } else { String::new() }),
             plain(open_reason(breaker, now)),
             plain(until(breaker, "/nextProbeAt", now).unwrap_or_default()),
@@ -122,8 +122,8 @@ pub(crate) fn is_open(breaker: &Value) -> bool {
 
 fn open_reason(breaker: &Value, now: u64) -> String {
     match (&*text(breaker, "/forced/by"), until(breaker, "/forced/until", now)) {
-        ("hand", Some(end)) => return format!("by hand, ends {end}"),
-        ("hand", None) => return "by hand, until it is reset".to_owned(),
+        ("hand", Some(end)) => return format!("by an operator, ends {end}"),
+        ("hand", None) => return "by an operator, until it is reset".to_owned(),
         ("configuration", _) => return "by the configuration".to_owned(),
         _ => {}
     }
@@ -149,7 +149,7 @@ pub(crate) fn trust(response: &Value, now: u64) -> TextTable {
     let mut table = TextTable::new(&["WHO", TENANT, "STATE", "SINCE", "WHY", "ENDS"]);
     for one in list(response, "/trust") {
         let state = text(one, "/state");
-        let look = match &*state {
+        let style = match &*state {
             "blocked" => TextStyle::Bad,
             "escalated" => TextStyle::Warn,
             _ => TextStyle::Plain,
@@ -159,14 +159,14 @@ pub(crate) fn trust(response: &Value, now: u64) -> TextTable {
             (namespace, tool, signature) if signature.is_empty() => format!("{namespace}/{tool}"),
             (_, _, signature) => signature,
         };
-        let since = ["/recoveryStarted", "/escalatedAt", "/lastFailure"].map(|place| ago(one, place, now));
+        let since = ["/recoveryStarted", "/escalatedAt", "/lastFailure"].map(|place| age(one, place, now));
         let since = since.into_iter().find(|since| !since.is_empty()).unwrap_or_default();
         let reason = text(one, "/escalationReason");
-        let ends = way_back(one, &state, now);
+        let ends = recovery_text(one, &state, now);
         let cells = [
             (TextStyle::Bold, subject),
             tenant(one),
-            (look, state),
+            (style, state),
             plain(since),
             plain(reason),
             plain(ends),
@@ -177,7 +177,7 @@ pub(crate) fn trust(response: &Value, now: u64) -> TextTable {
 }
 
 /// Describes how the tool becomes trusted again.
-fn way_back(one: &Value, state: &str, now: u64) -> String {
+fn recovery_text(one: &Value, state: &str, now: u64) -> String {
     let (successes, needed) = (number(one, "/successesSinceRecovery"), number(one, "/successesNeeded"));
     match state {
         "blocked" => "with `steadfast reset`".to_owned(),
@@ -197,7 +197,7 @@ pub(crate) fn domains(status: &Value, now: u64) -> TextTable {
             (TextStyle::Bold, text(one, "/domain")),
             tenant(one),
             plain(format!("{failed} of {}", failed + good)),
-            plain(ago(one, "/lastFailureAtMs", now)),
+            plain(age(one, "/lastFailureAtMs", now)),
             if trust == "trusted" { plain(trust) } else { (TextStyle::Warn, trust) },
         ]);
     }
@@ -220,7 +220,7 @@ pub(crate) fn stopped(response: &Value, now: u64) -> TextTable {
             tenant(one),
             plain(one.get("tool").map_or_else(|| "all".to_owned(), tool)),
             (TextStyle::Warn, reason),
-            plain(ago(one, "/since", now)),
+            plain(age(one, "/since", now)),
             plain(until(one, "/until", now).unwrap_or_else(|| "with the turn".to_owned())),
         ]);
     }

@@ -22,9 +22,9 @@ pub(crate) struct Canvas {
 }
 
 /// Draws the whole trace: a head, a row for each call, and the events as sentences.
-pub(crate) fn draw(story: &TraceView, canvas: Canvas) -> String {
-    let submissions = submissions(story, canvas.now);
-    let mut lines = head(story, canvas);
+pub(crate) fn draw(trace: &TraceView, canvas: Canvas) -> String {
+    let submissions = submissions(trace, canvas.now);
+    let mut lines = head(trace, canvas);
     for submission in &submissions {
         lines.push(String::new());
         if submissions.len() > 1 {
@@ -57,7 +57,7 @@ pub(crate) fn turn_state(turn: &TurnView) -> StateLabel {
 pub(crate) type StateLabel = (TextStyle, &'static str, &'static str);
 
 /// Formats a duration in a few characters.
-pub(crate) fn lasted(ms: u64) -> String {
+pub(crate) fn format_duration(ms: u64) -> String {
     let tenths = |unit: u64| format!("{}.{}", ms / unit, ms % unit * 10 / unit);
     match ms {
         0..1_000 => format!("{ms} ms"),
@@ -70,19 +70,19 @@ pub(crate) fn lasted(ms: u64) -> String {
 }
 
 /// Time without events after which an unfinished turn may belong to a dead process.
-const SILENT: u64 = 600_000;
+const SILENCE_LIMIT: u64 = 600_000;
 
-fn head(story: &TraceView, canvas: Canvas) -> Vec<String> {
-    let (turn, paint) = (&story.turn, canvas.paint);
-    let (look, sign, word) = turn_state(turn);
+fn head(trace: &TraceView, canvas: Canvas) -> Vec<String> {
+    let (turn, paint) = (&trace.turn, canvas.paint);
+    let (style, sign, word) = turn_state(turn);
     let until = turn.ended_at_ms.unwrap_or(canvas.now);
-    let took = lasted(millis(until.since(turn.started_at_ms)));
+    let took = format_duration(millis(until.since(turn.started_at_ms)));
     let preposition = if turn.ended_at_ms.is_some() { "after" } else { "since" };
     let calls = if turn.calls == 1 { "call" } else { "calls" };
     let facts = format!("{preposition} {took}, {} {calls}, began {}", turn.calls, turn.started_at_ms);
     let mut lines = vec![format!(
         "{}  {}  {}",
-        paint.paint(look, &format!("{sign} {word}")),
+        paint.paint(style, &format!("{sign} {word}")),
         paint.paint(TextStyle::Bold, &format!("turn {}", name(turn))),
         paint.paint(TextStyle::Dim, &facts),
     )];
@@ -92,8 +92,9 @@ fn head(story: &TraceView, canvas: Canvas) -> Vec<String> {
     if turn.escalated {
         lines.push(format!("  {}", paint.paint(TextStyle::Warn, "▲ needs attention")));
     }
-    if let Some(silence) = silence(story, canvas.now) {
-        let words = format!("no events for {}: it still runs, or its process is gone", lasted(silence));
+    if let Some(silence) = silence(trace, canvas.now) {
+        let words =
+            format!("no events for {}: it still runs, or its process is gone", format_duration(silence));
         lines.push(format!("  {}", paint.paint(TextStyle::Warn, &words)));
     }
     let tenant = turn.tenant.as_ref().map(|tenant| format!(" · tenant {}", clean(tenant.as_str())));
@@ -106,10 +107,10 @@ fn head(story: &TraceView, canvas: Canvas) -> Vec<String> {
 }
 
 /// Returns the time without events of an unfinished turn, if it is long.
-fn silence(story: &TraceView, now: Timestamp) -> Option<u64> {
-    let newest = story.events.iter().map(|event| event.timestamp).max();
-    let silent = millis(now.since(newest.unwrap_or(story.turn.started_at_ms)));
-    (story.turn.ended_at_ms.is_none() && silent >= SILENT).then_some(silent)
+fn silence(trace: &TraceView, now: Timestamp) -> Option<u64> {
+    let newest = trace.events.iter().map(|event| event.timestamp).max();
+    let silent = millis(now.since(newest.unwrap_or(trace.turn.started_at_ms)));
+    (trace.turn.ended_at_ms.is_none() && silent >= SILENCE_LIMIT).then_some(silent)
 }
 
 /// One submission of a turn. Most traces have one. A turn that was submitted again, or that got the trace of its
@@ -133,11 +134,11 @@ struct WaterfallRow<'s> {
     events: Vec<&'s EventView>,
 }
 
-fn submissions(story: &TraceView, now: Timestamp) -> Vec<Submission<'_>> {
-    let mut roots: Vec<&SpanView> = story.spans.iter().filter(|span| span.call_id.is_none()).collect();
+fn submissions(trace: &TraceView, now: Timestamp) -> Vec<Submission<'_>> {
+    let mut roots: Vec<&SpanView> = trace.spans.iter().filter(|span| span.call_id.is_none()).collect();
     roots.sort_by_key(|root| root.started_at);
     let by_time = |at: Timestamp| roots.iter().rposition(|root| root.started_at <= at).unwrap_or(0);
-    let of_span: BTreeMap<SpanId, usize> = story
+    let of_span: BTreeMap<SpanId, usize> = trace
         .spans
         .iter()
         .map(|span| {
@@ -156,22 +157,22 @@ fn submissions(story: &TraceView, now: Timestamp) -> Vec<Submission<'_>> {
             let root = roots.get(place);
             let is_last = place + 1 >= roots.len();
             let events: Vec<&EventView> =
-                story.events.iter().filter(|event| of_event(event) == place).collect();
+                trace.events.iter().filter(|event| of_event(event) == place).collect();
             let spans: Vec<&SpanView> =
-                story.spans.iter().filter(|span| of_span.get(&span.span_id) == Some(&place)).collect();
-            let end = root.and_then(|root| root.ended_at).or(story.turn.ended_at_ms.filter(|_| is_last));
+                trace.spans.iter().filter(|span| of_span.get(&span.span_id) == Some(&place)).collect();
+            let end = root.and_then(|root| root.ended_at).or(trace.turn.ended_at_ms.filter(|_| is_last));
             let is_open = end.is_none() && is_last;
-            let until_now = (is_open && silence(story, now).is_none()).then_some(now);
+            let until_now = (is_open && silence(trace, now).is_none()).then_some(now);
             // An interrupted submission lasts until its last known event.
             let known = events.iter().map(|event| event.timestamp);
             let known = known.chain(spans.iter().filter_map(|span| span.ended_at)).max();
-            let began = root.map_or(story.turn.started_at_ms, |root| root.started_at);
+            let began = root.map_or(trace.turn.started_at_ms, |root| root.started_at);
             Submission {
                 name: root.map_or("turn", |root| &root.name),
                 began,
                 end: end.or(until_now).max(known).unwrap_or(began).max(began),
                 is_open,
-                calls: story.turn.calls,
+                calls: trace.turn.calls,
                 rows: rows(&spans, &events),
                 events,
             }
@@ -306,18 +307,19 @@ impl Submission<'_> {
             })
             .collect();
         let room = ColumnWidths::of(canvas.columns, &self.rows, &tails);
-        let total = lasted(millis(self.end.since(self.began)));
+        let total = format_duration(millis(self.end.since(self.began)));
         let axis = format!("0{total:>width$}", width = room.bar.saturating_sub(1));
         lines.push(paint.paint(TextStyle::Dim, &room.line("", "CALL", "TOOL", &axis, "TOOK", "ENDED")));
         for (row, tail) in self.rows.iter().zip(&tails) {
-            let (look, sign, _) = row.state(self.is_open);
-            let took =
-                row.span.map(|span| lasted(millis(span.ended_at.unwrap_or(self.end).since(span.started_at))));
+            let (style, sign, _) = row.state(self.is_open);
+            let took = row.span.map(|span| {
+                format_duration(millis(span.ended_at.unwrap_or(self.end).since(span.started_at)))
+            });
             let line = room.line(
-                &paint.paint(look, sign),
+                &paint.paint(style, sign),
                 row.call.as_str(),
                 &row.tool,
-                &self.bar(row, look, room.bar, paint),
+                &self.bar(row, style, room.bar, paint),
                 &took.unwrap_or_default(),
                 tail,
             );
@@ -335,7 +337,7 @@ impl Submission<'_> {
     }
 
     /// Draws the time of one row: running, waiting for a retry, failed, retried.
-    fn bar(&self, row: &WaterfallRow<'_>, look: TextStyle, width: usize, paint: ColourPainter) -> String {
+    fn bar(&self, row: &WaterfallRow<'_>, style: TextStyle, width: usize, paint: ColourPainter) -> String {
         let total = millis(self.end.since(self.began)).max(1);
         let scaled = |at: Timestamp| {
             let place = u128::from(millis(at.since(self.began))) * width as u128 / u128::from(total);
@@ -352,7 +354,7 @@ impl Submission<'_> {
             // An interval that ends at the start of a cell does not touch the cell.
             let over = usize::from(end < self.end);
             last = scaled(end).saturating_sub(over).max(first);
-            put(first, last + 1, (look, '━'));
+            put(first, last + 1, (style, '━'));
         }
         for event in &row.events {
             let at = scaled(event.timestamp).clamp(first, last);
@@ -377,8 +379,8 @@ impl Submission<'_> {
 
     fn sentences(&self, paint: ColourPainter, lines: &mut Vec<String>) {
         for event in &self.events {
-            let offset = format!("+{}", lasted(millis(event.timestamp.since(self.began))));
-            let (look, sign) = match event.event_type {
+            let offset = format!("+{}", format_duration(millis(event.timestamp.since(self.began))));
+            let (style, sign) = match event.event_type {
                 TraceEventType::ToolError | TraceEventType::ToolTimeout | TraceEventType::TurnTimeout => {
                     (TextStyle::Bad, "✖")
                 }
@@ -402,7 +404,7 @@ impl Submission<'_> {
             lines.push(format!(
                 "  {}  {} {}{}",
                 paint.paint(TextStyle::Dim, &format!("{offset:>9}")),
-                paint.paint(look, sign),
+                paint.paint(style, sign),
                 clean(&event.sentence),
                 paint.paint(TextStyle::Dim, &call.unwrap_or_default()),
             ));
@@ -416,7 +418,7 @@ fn painted(cells: &[(TextStyle, char)], paint: ColourPainter) -> String {
         .chunk_by(|(one, _), (other, _)| one == other)
         .map(|chunk| {
             let text: String = chunk.iter().map(|(_, letter)| letter).collect();
-            paint.paint(chunk.first().map_or(TextStyle::Plain, |(look, _)| *look), &text)
+            paint.paint(chunk.first().map_or(TextStyle::Plain, |(style, _)| *style), &text)
         })
         .collect()
 }
@@ -433,7 +435,7 @@ struct ColumnWidths {
 const GAP: usize = 2;
 const INDENT: usize = 2;
 const SIGN: usize = 2;
-const TOOK: usize = 7;
+const DURATION_WIDTH: usize = 7;
 /// Minimum width of a bar, and the preferred width.
 const SHORTEST: usize = 8;
 const SHORT: usize = 24;
@@ -443,12 +445,12 @@ impl ColumnWidths {
     fn of(columns: usize, rows: &[WaterfallRow<'_>], tails: &[String]) -> Self {
         let widest =
             |lengths: &mut dyn Iterator<Item = usize>, head: usize| lengths.max().unwrap_or(0).max(head);
-        let letters = |text: &str| text.chars().count();
+        let characters = |text: &str| text.chars().count();
         let mut room = Self {
-            call: widest(&mut rows.iter().map(|row| letters(row.call.as_str())), 4).min(24),
-            tool: widest(&mut rows.iter().map(|row| letters(&row.tool)), 4).min(32),
+            call: widest(&mut rows.iter().map(|row| characters(row.call.as_str())), 4).min(24),
+            tool: widest(&mut rows.iter().map(|row| characters(&row.tool)), 4).min(32),
             bar: 0,
-            tail: widest(&mut tails.iter().map(|tail| letters(tail)), 5),
+            tail: widest(&mut tails.iter().map(|tail| characters(tail)), 5),
         };
         // The least important columns shrink first: the notes, then the names.
         for (least, bar_width) in [([24, 12, 12], SHORT), ([12, 8, 6], SHORT), ([9, 0, 6], SHORTEST)] {
@@ -469,7 +471,7 @@ impl ColumnWidths {
     /// Returns the width of all columns except the bar.
     fn fixed(&self) -> usize {
         let tool = if self.tool == 0 { 0 } else { self.tool + GAP };
-        INDENT + SIGN + self.call + GAP + tool + GAP + TOOK + GAP + self.tail
+        INDENT + SIGN + self.call + GAP + tool + GAP + DURATION_WIDTH + GAP + self.tail
     }
 
     /// Formats a line. Sign and bar are already formatted.
@@ -480,7 +482,7 @@ impl ColumnWidths {
         if self.tool > 0 {
             line.push_str(&format!("{:<width$}  ", short(tool, self.tool), width = self.tool));
         }
-        line.push_str(&format!("{bar}  {took:>TOOK$}  {}", short(tail, self.tail)));
+        line.push_str(&format!("{bar}  {took:>DURATION_WIDTH$}  {}", short(tail, self.tail)));
         line.trim_end().to_owned()
     }
 }
@@ -521,7 +523,7 @@ mod tests {
         event
     }
 
-    fn story(turn: Value, spans: Vec<Value>, events: Vec<Value>) -> TraceView {
+    fn trace(turn: Value, spans: Vec<Value>, events: Vec<Value>) -> TraceView {
         let mut head = json!({
             "traceId": "a".repeat(32), "spanId": "b".repeat(16), "turnId": "trip", "session": "s", "actor": "a", "calls": 5,
             "startedAtMs": BEGAN,
@@ -537,7 +539,7 @@ mod tests {
     /// Returns a trace with a retry, an alternative, a default and a skipped call.
     fn trip() -> TraceView {
         let none = || json!({});
-        story(
+        trace(
             json!({ "endedAtMs": BEGAN + 2000, "status": "partial", "summary": "Completed look, but pay failed", "escalated": true }),
             vec![
                 root(1, 0, Some(2000)),
@@ -615,10 +617,10 @@ mod tests {
         )
     }
 
-    fn drawn(story: &TraceView, columns: usize, now: u64) -> String {
+    fn drawn(trace: &TraceView, columns: usize, now: u64) -> String {
         let canvas =
             Canvas { columns, now: Timestamp::from_millis(BEGAN + now), paint: ColourPainter(false) };
-        draw(story, canvas)
+        draw(trace, canvas)
     }
 
     #[test]
@@ -655,8 +657,8 @@ mod tests {
     }
 
     /// Returns only the lines of the drawing.
-    fn picture(story: &TraceView, columns: usize, now: u64) -> Vec<String> {
-        let lines = drawn(story, columns, now);
+    fn picture(trace: &TraceView, columns: usize, now: u64) -> Vec<String> {
+        let lines = drawn(trace, columns, now);
         let lines = lines.lines().skip_while(|line| !line.starts_with("    CALL"));
         lines.take_while(|line| !line.is_empty()).map(str::to_owned).collect()
     }
@@ -683,7 +685,7 @@ mod tests {
 
     #[test]
     fn running_calls_extend_to_now_and_waiting_ones_are_counted() {
-        let story = story(
+        let trace = trace(
             json!({}),
             vec![
                 root(1, 0, None),
@@ -692,9 +694,9 @@ mod tests {
             ],
             vec![event(500, "ToolSucceeded", 2, "a", "Tool succeeded: look", json!({}))],
         );
-        assert!(drawn(&story, 80, 1000).starts_with("◌ running  turn trip  since 1.0 s, 5 calls"));
+        assert!(drawn(&trace, 80, 1000).starts_with("◌ running  turn trip  since 1.0 s, 5 calls"));
         assert_eq!(
-            picture(&story, 80, 1000),
+            picture(&trace, 80, 1000),
             [
                 "    CALL  TOOL       0                         1.0 s     TOOK  ENDED",
                 "  ● a     bank/look  ━━━━━━━━━━━━━━━                   500 ms  succeeded",
@@ -703,7 +705,7 @@ mod tests {
             ]
         );
         // After a long silence it is unknown whether the turn still runs.
-        let silent = drawn(&story, 80, 500 + SILENT);
+        let silent = drawn(&trace, 80, 500 + SILENCE_LIMIT);
         assert!(silent.contains("no events for 10 min: it still runs, or its process is gone"), "{silent}");
         assert!(silent.contains("500 ms     TOOK"), "its scale ends where it was last heard of: {silent}");
     }
@@ -712,7 +714,7 @@ mod tests {
     fn each_submission_under_one_trace_has_a_scale_of_its_own() {
         let mut again = span(4, "a", "look", 60_000, Some(60_100), &[]);
         again["parentSpanId"] = "0000000000000003".into();
-        let story = story(
+        let trace = trace(
             json!({ "startedAtMs": BEGAN + 60_000, "endedAtMs": BEGAN + 60_100, "status": "completed" }),
             vec![root(1, 0, None), span(2, "a", "look", 0, None, &[]), root(3, 60_000, Some(60_100)), again],
             vec![
@@ -721,7 +723,7 @@ mod tests {
                 event(60_100, "ToolSucceeded", 4, "a", "Tool succeeded: look", json!({})),
             ],
         );
-        let drawn = drawn(&story, 80, 99_000);
+        let drawn = drawn(&trace, 80, 99_000);
         let rows: Vec<_> = drawn.lines().filter(|line| line.contains("bank/look")).collect();
         assert_eq!(
             rows,
@@ -741,18 +743,18 @@ mod tests {
         hostile["name"] = "bank/\x1b[31mlook".into();
         let success = event(10, "ToolSucceeded", 2, odd, "Tool\u{9b}2J succeeded", json!({}));
         let head = json!({ "turnId": odd, "session": odd, "endedAtMs": BEGAN + 10, "status": "completed", "summary": "x\x1b[2Jy" });
-        let story = story(head, vec![root(1, 0, Some(10)), hostile], vec![success]);
-        let plain = drawn(&story, 100, 10);
+        let trace = trace(head, vec![root(1, 0, Some(10)), hostile], vec![success]);
+        let plain = drawn(&trace, 100, 10);
         assert!(!plain.contains(['\x1b', '\u{9b}', '\u{202e}']), "{plain:?}");
         assert!(plain.contains("a b") && plain.contains("after a b") && plain.contains("x [2Jy"), "{plain}");
         let canvas = Canvas { columns: 100, now: Timestamp::from_millis(BEGAN), paint: ColourPainter(true) };
-        let coloured = draw(&story, canvas);
+        let coloured = draw(&trace, canvas);
         assert!(coloured.contains("\x1b[32m━"), "{coloured:?}");
-        let mut letters = String::new();
+        let mut characters = String::new();
         for (at, piece) in coloured.split('\x1b').enumerate() {
-            letters.push_str(if at == 0 { piece } else { piece.split_once('m').unwrap().1 });
+            characters.push_str(if at == 0 { piece } else { piece.split_once('m').unwrap().1 });
         }
-        assert_eq!(letters, plain, "without its colours it is the same");
+        assert_eq!(characters, plain, "without its colours it is the same");
     }
 
     #[test]
@@ -767,7 +769,7 @@ mod tests {
             (3_599_999, "59 min"),
             (7_200_000, "2 h"),
         ] {
-            assert_eq!(lasted(ms), expected);
+            assert_eq!(format_duration(ms), expected);
         }
     }
 }

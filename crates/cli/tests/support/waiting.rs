@@ -6,13 +6,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Timeout of a test that hangs. Nothing is measured with it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Waits until a condition is true.
 pub(crate) fn wait(mut is_so: impl FnMut() -> bool, description: impl Fn() -> String) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "waited in vain: {}", description());
+        assert!(began.elapsed() < TEST_TIMEOUT, "waited in vain: {}", description());
         thread::sleep(Duration::from_millis(5));
     }
 }

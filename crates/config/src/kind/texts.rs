@@ -255,7 +255,7 @@ pub(crate) fn expanded(node: &ConfigNode, cx: &mut ReadContext<'_>, takes: &str)
             return None;
         };
         let Some(value) = cx.environment.get(name) else {
-            let message = format!("`{}` wants the variable {name}, which is not set", cx.name);
+            let message = format!("`{}` uses the variable {name}, which is not set", cx.name);
             cx.refuse(&node.place, message, format!("set {name} in the environment of the process"));
             return None;
         };

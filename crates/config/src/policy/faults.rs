@@ -259,13 +259,13 @@ fn read_rule(node: &ConfigNode, cx: &mut ReadContext<'_>) -> Option<OverrideRule
     match Overrides::new(vec![rule.clone()]) {
         Ok(_) => Some(rule),
         Err(invalid) => {
-            say_invalid(&draft, &written, node, invalid.problem, cx);
+            report_invalid(&draft, &written, node, invalid.problem, cx);
             None
         }
     }
 }
 
-fn say_invalid(
+fn report_invalid(
     draft: &RuleDraft,
     written: &[crate::setting::WrittenSetting<RuleDraft>],
     node: &ConfigNode,

@@ -329,8 +329,7 @@ pub(crate) fn contradictions(draft: &PolicyDraft) -> Vec<(&'static str, &'static
         && trust.expected_failure_rate >= rate
         && trust.expected_failure_rate.get() > 0.0
     {
-        let message =
-            "`trust.expected_failure_rate` is not below `trust.rate`: failures are expected and punished";
+        let message = "`trust.expected_failure_rate` is not below `trust.rate`: a tool loses trust only when its failure rate reaches the sum of both";
         let message = message.to_owned();
         found.push(("trust.expected_failure_rate", "trust.rate", message));
     }

@@ -78,7 +78,7 @@ fn escalation(state: TrustState) -> Escalation {
 }
 
 #[test]
-fn rp_7_the_plan_for_every_standing_setting_and_channel() {
+fn rp_7_the_plan_for_every_trust_state_setting_and_channel() {
     use ApprovalChannel::{Headless, Interactive};
     use ApprovalTrigger::{Always, Escalated, Never};
     let (free, lost, blocked) = (
@@ -123,7 +123,7 @@ fn rp_7_the_plan_for_every_standing_setting_and_channel() {
 }
 
 #[test]
-fn rp_7_a_dangerous_command_asks_first_where_the_policy_says_so() {
+fn rp_7_a_dangerous_command_requires_approval_if_the_policy_is_set_so() {
     let standing = &TrustDecision::Allowed(TrustState::Trusted);
     for (shape, dangerous, when, expected) in [
         (
@@ -174,7 +174,7 @@ fn rp_7_a_wait_ends_with_the_call_and_a_call_without_time_does_not_wait() {
 /// The whole layer: a tool that the host allows loses trust, asks for approval, and its prompt carries what an approver
 /// needs to know. The host's own list has no effect: it is not an input.
 #[test]
-fn rp_7_an_escalated_tool_asks_and_the_prompt_is_complete() {
+fn rp_7_an_escalated_tool_requires_approval_with_a_complete_prompt() {
     let (call, rule) = (push(), TrustRule::default());
     let rules = TrustRules { signature: &rule, domain: None };
     let subject = TrustSubject { tool: &call.tool, signature: &call.signature, domain: None };
@@ -217,7 +217,7 @@ fn rp_7_an_escalated_tool_asks_and_the_prompt_is_complete() {
 }
 
 #[test]
-fn rp_7_prompts_that_are_not_about_lost_trust_say_what_they_are_about() {
+fn rp_7_prompts_without_lost_trust_state_their_reason() {
     let tool = push().tool;
     assert_eq!(Escalation::routine(&tool).level, PromptLevel::Info);
     let dangerous = Escalation::dangerous(&tool, "recursive delete");
@@ -226,7 +226,7 @@ fn rp_7_prompts_that_are_not_about_lost_trust_say_what_they_are_about() {
 }
 
 #[test]
-fn a_grant_fits_what_it_was_given_for() {
+fn a_grant_applies_only_within_its_scope() {
     let call = push();
     let pull = ApprovalTestCall::new("bash", "git pull", "bash|command=git", Some("s1"));
     let elsewhere = ApprovalTestCall::new("bash", "git push", "bash|command=git", Some("s2"));
@@ -383,7 +383,7 @@ fn a_grant_from_before_the_block_does_not_override_it() {
 }
 
 #[test]
-fn the_same_wanted_call_shares_one_request() {
+fn equal_calls_share_one_approval_request() {
     let call = push();
     let mut approvals = ApprovalLedger::default();
     let id = ask(&mut approvals, call.subject(), 0);
@@ -398,12 +398,12 @@ fn the_same_wanted_call_shares_one_request() {
         assert_ne!(ask(&mut approvals, other.subject(), 100), id);
     }
     let (_, parked) = approvals.parked(at(100)).next().unwrap();
-    assert_eq!((parked.askers, parked.asked_at, parked.last_asked), (2, at(0), at(100)));
+    assert_eq!((parked.request_count, parked.first_requested, parked.last_requested), (2, at(0), at(100)));
     assert_eq!(parked.expires, at(100) + 24 * HOUR);
 }
 
 #[test]
-fn a_denial_answers_those_who_wait_and_the_next_call_asks_again() {
+fn a_denial_answers_waiting_calls_and_the_next_call_requests_approval_again() {
     let call = push();
     let mut approvals = ApprovalLedger::default();
     let first = ask(&mut approvals, call.subject(), 0);
@@ -421,7 +421,7 @@ fn a_denial_answers_those_who_wait_and_the_next_call_asks_again() {
     assert_ne!(second, first);
     assert_eq!(approvals.answer(second, call.subject(), at(5)), ApprovalStatus::Pending);
     assert_eq!(
-        approvals.answer(first, call.subject(), at(2) + ApprovalLedger::DENIAL_KEPT),
+        approvals.answer(first, call.subject(), at(2) + ApprovalLedger::DENIAL_LIFETIME),
         ApprovalStatus::Gone
     );
     approvals.decide(second, ApprovalDecision::Once, Grantor::Client, at(6)).unwrap();
@@ -456,7 +456,7 @@ fn requests_and_grants_expire() {
 }
 
 #[test]
-fn the_end_of_a_conversation_ends_what_was_granted_for_it() {
+fn the_end_of_a_session_ends_its_grants() {
     let call = push();
     let mut approvals = ApprovalLedger::default();
     granted(&mut approvals, call.subject(), ApprovalDecision::Session, Grantor::Client);

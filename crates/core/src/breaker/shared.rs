@@ -5,7 +5,7 @@
 //! - One means "closed, in this epoch". While it is set, an admission takes no lock. This is safe because a ticket
 //!   counts only in its epoch. If the breaker opens a moment later, the result belongs to an older epoch and is
 //!   ignored, as if the attempt had been admitted a moment earlier.
-//! - The first word of the [`Tally`] counts successes while there are no failures.
+//! - The first word of the [`SuccessTally`] counts successes while there are no failures.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn an_admission_without_the_lock_sees_every_change() {
+    fn an_admission_without_the_lock_observes_every_change() {
         let shared = opened();
         assert_eq!(shared.admit(&policy(), at(1)).unwrap_err().state, State::Open);
         assert!(shared.check(&policy(), at(1)).is_err());

@@ -53,7 +53,7 @@ impl SuccessTally {
         false
     }
 
-    /// Starts to count results of this epoch. Only under the lock, and only after [`Tally::close`].
+    /// Starts to count results of this epoch. Only under the lock, and only after [`SuccessTally::close`].
     pub(super) fn open(&self, epoch: u64) {
         let next = opening(self.word.load(Ordering::Relaxed)).wrapping_add(1);
         self.word.store(mark(epoch) | next << COUNT_BITS & !EPOCH, Ordering::Relaxed);

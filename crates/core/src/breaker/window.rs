@@ -341,7 +341,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn counters_agree_with_looking_through_everything(
+        fn counters_agree_with_a_full_scan(
             reach in (0_u32..9, 0_u32..9, 0_u32..9),
             span in 1_u64..30,
             calls in prop::collection::vec((-3_i64..12, any::<bool>(), any::<bool>()), 1..80),
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_time_is_no_special_moment() {
+    fn failures_at_the_maximum_timestamp_are_counted() {
         let mut window = OutcomeWindow::default();
         let reach = WindowReach { run: 2, ..WindowReach::default() };
         window.push(reach, Duration::from_secs(1), WindowOutcome::good(Timestamp::MAX).failed());

@@ -31,7 +31,7 @@ pub(super) enum AccountingState {
 }
 
 impl CallAccounting {
-    /// Marks the call as in flight. Returns true the first time: the guard has to be told.
+    /// Marks the call as in flight. Returns true the first time: the guard has to count it.
     pub(super) fn enter(&mut self) -> bool {
         let is_first = self.state == AccountingState::Open;
         if is_first {

@@ -31,9 +31,9 @@ pub(super) enum AdmissionStage {
 /// A reason against starting an attempt.
 enum AttemptObstacle {
     /// No caller waits for the result.
-    Unwanted,
+    NoWaiter,
     /// Another call owns the record, or its outcome was declared unknown.
-    NotOurs,
+    ClaimLost,
     /// Another call may own the record: the store has to be asked.
     LeaseOver,
     /// The time is up.
@@ -82,10 +82,10 @@ impl Call {
     fn may_start(&self, cx: &StepContext<'_, '_>) -> Result<(), AttemptObstacle> {
         // The caller was last known to be waiting. A run that others wait for continues without its first caller.
         if self.caller.has_cancelled() {
-            return Err(AttemptObstacle::Unwanted);
+            return Err(AttemptObstacle::NoWaiter);
         }
         match self.store {
-            StoreState::FenceLost | StoreState::MarkedUnknown => return Err(AttemptObstacle::NotOurs),
+            StoreState::FenceLost | StoreState::MarkedUnknown => return Err(AttemptObstacle::ClaimLost),
             StoreState::Available | StoreState::Down => {}
         }
         // After a silence longer than the lease, the owner first checks that the record is still its own.
@@ -116,8 +116,8 @@ impl Call {
                 self.state = State::Renewing;
                 NextStep::Renew
             }
-            AttemptObstacle::NotOurs if self.attempts == 0 => self.lost_the_claim(cx),
-            AttemptObstacle::NotOurs => self.give_up(cx),
+            AttemptObstacle::ClaimLost if self.attempts == 0 => self.handle_lost_claim(cx),
+            AttemptObstacle::ClaimLost => self.give_up(cx),
             AttemptObstacle::Late(_) if self.attempts == 0 => {
                 self.refuse(CallRefusal::by_steadfast(messages::deadline_passed()), cx)
             }
@@ -125,7 +125,7 @@ impl Call {
                 cx.notices.push(CallNotice::RetryStopped { stop });
                 self.too_late(stop, cx)
             }
-            AttemptObstacle::Unwanted => {
+            AttemptObstacle::NoWaiter => {
                 self.abandon(cx);
                 let result = self.failed(messages::cancelled(), cx.now);
                 self.release(result, Vec::new(), cx)

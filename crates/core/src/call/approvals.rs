@@ -84,13 +84,13 @@ impl Call {
             EnforcementMode::Enforce => self.need(cx),
             EnforcementMode::Shadow => {
                 if let ApprovalNeed::Ask(_) | ApprovalNeed::Spend(_) = self.need(cx) {
-                    self.shadow_report.send(ShadowDecision::Asked, cx.notices);
+                    self.shadow_report.send(ShadowDecision::ApprovalRequested, cx.notices);
                 }
                 ApprovalNeed::NotNeeded
             }
         };
         match need {
-            ApprovalNeed::NotNeeded => self.start_or_go(cx),
+            ApprovalNeed::NotNeeded => self.start_or_attempt(cx),
             // Trust was lost while the claim was being made. The claim says that an attempt may have been sent, which
             // it must not say while the call waits for approval.
             ApprovalNeed::Spend(_) | ApprovalNeed::Ask(_) if self.claims_start_too_early() => {
@@ -98,7 +98,7 @@ impl Call {
             }
             ApprovalNeed::Spend(grant) => self.spend(grant, GrantCoverage::for_standing(self.standing(cx))),
             ApprovalNeed::Ask(ask) => {
-                cx.notices.push(CallNotice::ApprovalAsked);
+                cx.notices.push(CallNotice::ApprovalRequested);
                 self.state = State::AwaitingApproval { ask: ask.clone() };
                 NextStep::Ask(ask)
             }
@@ -142,7 +142,7 @@ impl Call {
         cx.notices.push(CallNotice::ApprovalEnded { granted: matches!(answer, ApprovalOutcome::Granted(_)) });
         match answer {
             ApprovalOutcome::Granted(Some(grant)) => self.spend(grant, GrantCoverage::for_request(&ask)),
-            ApprovalOutcome::Granted(None) => self.start_or_go(cx),
+            ApprovalOutcome::Granted(None) => self.start_or_attempt(cx),
             ApprovalOutcome::Denied => {
                 self.refuse(CallRefusal::by_steadfast(messages::approval_denied(&self.request)), cx)
             }
@@ -150,7 +150,7 @@ impl Call {
                 let refusal = CallRefusal::trust(&self.request, Box::new(ask));
                 self.refuse(refusal, cx)
             }
-            ApprovalOutcome::PutToCaller(question) => self.ask_caller(question, cx),
+            ApprovalOutcome::ReturnedToCaller(question) => self.ask_caller(question, cx),
         }
     }
 
@@ -166,7 +166,7 @@ impl Call {
     }
 
     /// Another call spent the grant first. Asks again, unless no approver can be reached.
-    pub(super) fn lost_the_grant(&mut self, cx: &mut StepContext<'_, '_>) -> NextStep {
+    pub(super) fn handle_lost_grant(&mut self, cx: &mut StepContext<'_, '_>) -> NextStep {
         match self.need(cx) {
             // The shared view may lag behind the store. Trying the same grant again would loop.
             ApprovalNeed::Spend(_) | ApprovalNeed::NotNeeded => {
@@ -174,7 +174,7 @@ impl Call {
                 self.refuse(refusal, cx)
             }
             ApprovalNeed::Ask(ask) => {
-                cx.notices.push(CallNotice::ApprovalAsked);
+                cx.notices.push(CallNotice::ApprovalRequested);
                 self.state = State::AwaitingApproval { ask: ask.clone() };
                 NextStep::Ask(ask)
             }
@@ -183,9 +183,9 @@ impl Call {
     }
 
     /// Writes `started` before the attempt, unless the claim already says so.
-    pub(super) fn start_or_go(&mut self, cx: &mut StepContext<'_, '_>) -> NextStep {
+    pub(super) fn start_or_attempt(&mut self, cx: &mut StepContext<'_, '_>) -> NextStep {
         if matches!(self.store, StoreState::FenceLost | StoreState::MarkedUnknown) {
-            return self.lost_the_claim(cx);
+            return self.handle_lost_claim(cx);
         }
         match self.record() {
             Some(record) if !record.started => {

@@ -47,12 +47,12 @@ impl Call {
     /// Returns the time at which the caller gets the response that the call is still running. Only if calling again
     /// finds the result. In shadow mode, the time at which that response would have been sent.
     fn answer_by(&self) -> Option<Timestamp> {
-        let found_again = match self.dedupe() {
+        let can_be_repeated = match self.dedupe() {
             EnforcementMode::Off => false,
             EnforcementMode::Shadow => !self.shadow_report.is_sent(),
             EnforcementMode::Enforce => true,
         };
-        self.patience().filter(|_| found_again && self.record.is_some()).map(|span| self.arrived + span)
+        self.patience().filter(|_| can_be_repeated && self.record.is_some()).map(|span| self.arrived + span)
     }
 
     /// Extends the watchdog and keeps the probe permit on a sign of life.
@@ -188,7 +188,7 @@ impl Call {
         match self.request.run_by {
             RunnerKind::Driver => false,
             RunnerKind::Host => {
-                !attempt.watchdog.is_some_and(|watchdog| watchdog.shows_life(attempt.started, now))
+                !attempt.watchdog.is_some_and(|watchdog| watchdog.is_alive(attempt.started, now))
             }
         }
     }

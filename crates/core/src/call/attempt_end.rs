@@ -47,7 +47,7 @@ impl Call {
                 let (response, classified) = self.not_run(fault, cx.now);
                 self.end_unstarted(attempt, &response, &classified, messages::cancelled(), cx)
             }
-            AttemptReport::Failure { .. } if self.answers_our_cut(&attempt) && !outcome.is_too_large() => {
+            AttemptReport::Failure { .. } if self.is_response_to_cut(&attempt) && !outcome.is_too_large() => {
                 let after = cx.now.since(attempt.started);
                 let fault =
                     AttemptFault::new(FaultSource::Timeout { after }, "the tool did not answer in time");
@@ -77,7 +77,7 @@ impl Call {
 
     /// Returns true if an error that arrives now only answers the cut by Steadfast. A host reports what it observed
     /// itself.
-    fn answers_our_cut(&self, attempt: &AttemptInFlight) -> bool {
+    fn is_response_to_cut(&self, attempt: &AttemptInFlight) -> bool {
         self.request.run_by == RunnerKind::Driver
             && attempt.cut.is_some_and(|cut| cut != CutReason::Cancelled)
     }
@@ -198,7 +198,7 @@ impl Call {
     }
 
     /// Records the end of an attempt that was cut and has no result that counts.
-    pub(super) fn cut_ended(&mut self, attempt: &AttemptInFlight, cx: &mut StepContext<'_, '_>) {
+    pub(super) fn handle_cut_end(&mut self, attempt: &AttemptInFlight, cx: &mut StepContext<'_, '_>) {
         let fault = AttemptFault::new(
             FaultSource::Timeout { after: cx.now.since(attempt.started) },
             "no answer came in time",

@@ -244,10 +244,10 @@ impl Call {
                 let role = ClaimRole::Waiter { followed: record };
                 // A reason against a run may still apply. The awaited result is used all the same.
                 let may_refuse =
-                    self.arrival_check.take_withheld().is_some() || self.arrival_check.is_held_back();
+                    self.arrival_check.take_withheld().is_some() || self.arrival_check.is_refusal_deferred();
                 let refusal = if may_refuse { self.refusal(cx) } else { None };
                 // A refusal in shadow mode is only reported.
-                match refusal.filter(|_| self.arrival_check.is_held_back()) {
+                match refusal.filter(|_| self.arrival_check.is_refusal_deferred()) {
                     Some(refusal) => {
                         self.state = State::Looking { refusal };
                         self.claim_step(ClaimIntent::Look, role, cx.now)
@@ -259,7 +259,7 @@ impl Call {
     }
 
     /// Handles a claim that was lost before anything was sent.
-    pub(super) fn lost_the_claim(&mut self, cx: &mut StepContext<'_, '_>) -> NextStep {
+    pub(super) fn handle_lost_claim(&mut self, cx: &mut StepContext<'_, '_>) -> NextStep {
         match self.store {
             // Other callers saw an unknown outcome and may act on it, so the call must not run now. Releasing the claim
             // lets them call again at once.

@@ -18,7 +18,7 @@ impl Call {
     /// Refuses the call: releases its claim, and stores nothing.
     pub(super) fn refuse(&mut self, refusal: CallRefusal, cx: &mut StepContext<'_, '_>) -> NextStep {
         self.report_withheld(cx.notices);
-        let refusal = if self.could_not_look() {
+        let refusal = if self.lookup_failed() {
             CallRefusal::by_steadfast(messages::store_unavailable(&self.request))
         } else {
             refusal
@@ -53,7 +53,7 @@ impl Call {
 
     /// Returns true if a result may be stored for the key and the lookup failed. A caller that only saw an open breaker
     /// would conclude that nothing ran and use another tool. That repetition is not harmless, whatever this tool is.
-    fn could_not_look(&self) -> bool {
+    fn lookup_failed(&self) -> bool {
         self.is_explicit()
             && self.dedupe() == EnforcementMode::Enforce
             && matches!(self.store, StoreState::Down)

@@ -156,7 +156,7 @@ impl Call {
             result.remarks = remarks;
         } else if let Some(remark) = remarks.first() {
             // In shadow mode the guard does not act: the response is sent unchanged.
-            self.shadow_report.send(ShadowDecision::Remarked(remark.layer), cx.notices);
+            self.shadow_report.send(ShadowDecision::GuardRemark(remark.layer), cx.notices);
         }
         result
     }

@@ -90,7 +90,7 @@ impl CallRequest {
         let made = template.map(|template| template.fill(params));
         let made_key = made.as_ref().and_then(|made| made.as_deref().ok());
         let given = KeySource::choose(own_key.or(made_key), intake.hook_key);
-        let unmade = made.as_ref().and_then(|made| made.as_ref().err());
+        let key_error = made.as_ref().and_then(|made| made.as_ref().err());
         let aims = ArgumentTargets::of(params);
         Self {
             id: envelope.request_id.clone(),
@@ -116,7 +116,7 @@ impl CallRequest {
             signature: signature::signature(&tool, &aims),
             domain: Some(target.domain.clone().unwrap_or_else(|| signature::domain(&tool, &aims))),
             danger: danger::dangerous(&aims, &policy.shapes).map(|shape| Arc::from(shape.name)),
-            invalid_arguments: match unmade {
+            invalid_arguments: match key_error {
                 Some(missing) => Some(no_key(missing)),
                 None => invalid_arguments(policy, intake.input_schema, params),
             },
@@ -205,13 +205,13 @@ fn key_of(
     given: KeySource<'_>,
     keys_of: CallerKeyScope,
 ) -> RecordKey {
-    let givens = match keys_of {
+    let key_inputs = match keys_of {
         CallerKeyScope::Conversation => *scope,
         CallerKeyScope::Actor => KeyInputs { session: None, ..*scope },
     };
     match (given.explicit(), policy.dedupe.conflict) {
-        (Some(text), KeyConflictPolicy::Reject) => key::explicit_key(&givens, text),
-        (Some(text), KeyConflictPolicy::Separate) => key::separate_key(&givens, text, digest),
+        (Some(text), KeyConflictPolicy::Reject) => key::explicit_key(&key_inputs, text),
+        (Some(text), KeyConflictPolicy::Separate) => key::separate_key(&key_inputs, text, digest),
         (None, _) => key::computed_key(scope, digest, policy.class, &policy.dedupe),
     }
 }

@@ -118,7 +118,7 @@ impl Call {
                 | ClaimVerdict::Replay(_)
                 | ClaimVerdict::Unknown(_)
                 | ClaimVerdict::Conflict) => {
-                    self.arrival_check.hold_back();
+                    self.arrival_check.defer_refusal();
                     self.enter(cx);
                     self.handle_claim_verdict(verdict, cx)
                 }
@@ -156,10 +156,10 @@ impl Call {
             (state @ State::AwaitingApproval { .. }, CallEvent::Woke(_)) => self.stay(state),
 
             (State::GivingBack, CallEvent::Released) => self.claim_or_start(ClaimRole::Fresh, cx),
-            (State::Spending, CallEvent::Spent(spend)) if spend.may_run() => self.start_or_go(cx),
+            (State::Spending, CallEvent::Spent(spend)) if spend.may_run() => self.start_or_attempt(cx),
             (State::Spending, CallEvent::Spent(_)) => {
                 self.spent = None;
-                self.lost_the_grant(cx)
+                self.handle_lost_grant(cx)
             }
             (State::Starting, CallEvent::Started(StartVerdict::Started)) => self.started(cx),
             (State::Starting, CallEvent::Started(StartVerdict::Lost)) => self.look_again(cx.now),
@@ -225,7 +225,7 @@ impl Call {
             (State::Settling(settling), CallEvent::Ran(outcome)) => self.ran_late(settling, outcome, cx),
             (State::Settling(settling), CallEvent::Settled) => self.handle_attempt_end(settling, cx),
             (State::Settling(settling), CallEvent::Woke(_)) => self.marked(settling, cx),
-            (State::Settling(settling), CallEvent::DriverEnds) => self.driver_ends(settling, cx),
+            (State::Settling(settling), CallEvent::DriverEnds) => self.handle_driver_end(settling, cx),
             // The result of an attempt that ended by itself decides how it counts.
             (state @ (State::Attempting(_) | State::Saving { .. }), CallEvent::Settled) => self.stay(state),
 

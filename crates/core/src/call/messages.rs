@@ -94,7 +94,7 @@ pub(super) fn overloaded(request: &CallRequest, overloaded: LimitError, now: Tim
         LimitError::Concurrency => ("its concurrency limit has been reached", "limit.concurrency"),
         LimitError::Rate(_) => ("its rate limit has been reached", "limit.rate"),
     };
-    too_much(request, overloaded, reason, rule, now)
+    over_limit(request, overloaded, reason, rule, now)
 }
 
 pub(super) fn dependency_overloaded(
@@ -108,10 +108,10 @@ pub(super) fn dependency_overloaded(
         }
         LimitError::Rate(_) => ("the rate limit of its dependency has been reached", "limit.dependency_rate"),
     };
-    too_much(request, overloaded, reason, rule, now)
+    over_limit(request, overloaded, reason, rule, now)
 }
 
-fn too_much(
+fn over_limit(
     request: &CallRequest,
     overloaded: LimitError,
     reason: &str,

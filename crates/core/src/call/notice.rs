@@ -43,7 +43,7 @@ pub enum CallNotice {
     /// The idempotency key was used for another call. An alarm.
     KeyConflict,
     /// Approval was requested.
-    ApprovalAsked,
+    ApprovalRequested,
     /// The request for approval has ended: by a decision, by timeout, or because the call was cancelled.
     ApprovalEnded {
         /// True if the call may run.
@@ -65,8 +65,8 @@ pub enum CallNotice {
         /// Details of the failure; `None` if the attempt succeeded.
         failure: Option<FailedAttempt>,
     },
-    /// The tool asks for input before it does anything. The claim was released, and the work comes again as another
-    /// call.
+    /// The tool asks for input before it does anything. The claim was released, and another call repeats
+    /// the work.
     InputRequired,
     /// Another attempt is scheduled.
     RetryScheduled {
@@ -129,7 +129,7 @@ pub enum CallNotice {
         continues: bool,
     },
     /// A decision that shadow mode did not enforce. Only the first one per call is reported.
-    WouldHave(ShadowDecision),
+    Shadowed(ShadowDecision),
     /// The call ended.
     CallFinished {
         /// Code of the failure; `None` if the call succeeded.
@@ -165,7 +165,7 @@ pub enum ShadowDecision {
     /// The call would have been refused.
     Refused(Code),
     /// Approval would have been requested.
-    Asked,
+    ApprovalRequested,
     /// The call would have been tried again.
     Retried,
     /// The caller would not have waited any longer.
@@ -173,5 +173,5 @@ pub enum ShadowDecision {
     /// The call failed, and the caller would have received this code.
     Failed(Code),
     /// The response would have carried a remark for the model.
-    Remarked(GuardLayer),
+    GuardRemark(GuardLayer),
 }

@@ -50,7 +50,7 @@ enum ArrivalHold {
     #[default]
     Free,
     /// The call may have the result of the earlier call. The check is repeated before a run.
-    HeldBack,
+    Deferred,
 }
 
 impl ArrivalCheck {
@@ -65,12 +65,12 @@ impl ArrivalCheck {
     }
 
     /// Records that the call found an earlier one before it was refused.
-    pub(super) fn hold_back(&mut self) {
-        self.hold = ArrivalHold::HeldBack;
+    pub(super) fn defer_refusal(&mut self) {
+        self.hold = ArrivalHold::Deferred;
     }
 
     /// Returns true if a refusal applied when the call arrived, so that the check is repeated before a run.
-    pub(super) fn is_held_back(&self) -> bool {
-        self.hold == ArrivalHold::HeldBack
+    pub(super) fn is_refusal_deferred(&self) -> bool {
+        self.hold == ArrivalHold::Deferred
     }
 }

@@ -58,7 +58,7 @@ impl Call {
         if let Some(StopReason::Schedule(stop)) = stop {
             cx.notices.push(CallNotice::RetryStopped { stop });
         }
-        if self.is_recorded() && (self.may_have_run(&classified) || self.answers_our_cancel(&classified)) {
+        if self.is_recorded() && (self.may_have_run(&classified) || self.is_response_to_cancel(&classified)) {
             return self.lost_unknown(response, classified, cx);
         }
         let observed = response.observed;
@@ -129,7 +129,7 @@ impl Call {
 
     /// Returns true if this is the tool's response to a cancellation: it is not a result of the call, and no other
     /// caller may get it.
-    fn answers_our_cancel(&self, classified: &Classification) -> bool {
+    fn is_response_to_cancel(&self, classified: &Classification) -> bool {
         classified.reach == AttemptReach::Answered
             && classified.code != Code::ResultTooLarge
             && self.caller.has_cancelled()
@@ -144,9 +144,9 @@ impl Call {
         cx: &mut StepContext<'_, '_>,
     ) -> NextStep {
         // A server that answers a cancellation may continue its work all the same.
-        let answers_our_cancel =
+        let is_response_to_cancel =
             self.caller.has_cancelled() && response.observed == UnknownOutcomeReason::ErrorAnswer;
-        let settles = if answers_our_cancel {
+        let settles = if is_response_to_cancel {
             SettleDelay::After(self.policy.settling.linger)
         } else {
             settles_after(self.request.end, response.observed, &self.policy.settling)

@@ -58,7 +58,7 @@ impl Call {
             }
             None => {
                 settling.unsaved = self.record.is_some();
-                settling.save_at = Some(cx.now + SAVE_AGAIN);
+                settling.save_at = Some(cx.now + SAVE_INTERVAL);
                 self.marked(Box::new(settling), cx)
             }
         }
@@ -99,7 +99,7 @@ impl Call {
     ) -> NextStep {
         cx.notices.push(CallNotice::StoreFailed { continues: true });
         settling.unsaved = true;
-        settling.save_at = Some(cx.now + SAVE_AGAIN);
+        settling.save_at = Some(cx.now + SAVE_INTERVAL);
         self.marked(settling, cx)
     }
 
@@ -125,14 +125,14 @@ impl Call {
             attempt.release_permits(cx.shared);
         }
         if std::mem::take(&mut settling.cancel) && settling.attempt.is_some() {
-            settling.answer_from = Some(cx.now + LAST_WORDS);
+            settling.answer_from = Some(cx.now + STOP_REPORT_TIME);
             self.state = State::Settling(settling);
             return NextStep::CancelUpstream;
         }
         if self.is_response_due(&settling, cx.now) {
             return self.answer_unknown(settling, cx);
         }
-        if self.is_done_with(&settling, cx.now) {
+        if self.can_finish(&settling, cx.now) {
             return self.close(settling, cx);
         }
         self.state = State::Settling(settling);
@@ -142,7 +142,7 @@ impl Call {
     /// Returns true if the caller gets its response now: it is final, or the caller's time is up.
     fn is_response_due(&self, settling: &SettlingOutcome, now: Timestamp) -> bool {
         self.caller.is_waiting()
-            && settling.speaks_until().is_none_or(|until| until <= now)
+            && settling.report_deadline().is_none_or(|until| until <= now)
             && (settling.is_settled(now) || !self.can_wait(settling.end(now), now))
     }
 
@@ -165,7 +165,7 @@ impl Call {
     }
 
     /// Returns true if nothing more can become known about the attempt.
-    fn is_done_with(&self, settling: &SettlingOutcome, now: Timestamp) -> bool {
+    fn can_finish(&self, settling: &SettlingOutcome, now: Timestamp) -> bool {
         !self.caller.is_waiting() && settling.attempt.is_none() && settling.by.is_some()
             || self.observed_until(settling).is_some_and(|until| until <= now)
     }
@@ -178,7 +178,7 @@ impl Call {
             }
             AttemptEndVisibility::Visible | AttemptEndVisibility::Hidden => {
                 let total = settling.attempt.as_ref()?.watchdog?.total_at();
-                Some(settling.speaks_until().map_or(total, |until| until.max(total)))
+                Some(settling.report_deadline().map_or(total, |until| until.max(total)))
             }
         }
     }
@@ -186,7 +186,7 @@ impl Call {
     /// Returns the time at which something is due while the outcome settles.
     pub(super) fn settling_wakes_at(&self, settling: &SettlingOutcome) -> Option<Timestamp> {
         let waiting = self.caller.is_waiting();
-        let answer_time = |at: Timestamp| settling.speaks_until().map_or(at, |until| until.max(at));
+        let answer_time = |at: Timestamp| settling.report_deadline().map_or(at, |until| until.max(at));
         let until = waiting.then(|| answer_time(self.waits_until()));
         let by = settling.by.filter(|_| waiting).map(answer_time);
         let leaves =
@@ -249,7 +249,7 @@ impl Call {
     fn drop_attempt(&mut self, settling: &mut SettlingOutcome, cx: &mut StepContext<'_, '_>) {
         let Some(mut attempt) = settling.attempt.take() else { return };
         attempt.release_permits(cx.shared);
-        self.cut_ended(&attempt, cx);
+        self.handle_cut_end(&attempt, cx);
     }
 
     /// Handles a caller that cancels or disconnects. What has started is settled all the same.
@@ -277,7 +277,7 @@ impl Call {
     }
 
     /// Handles the end of the driver: other processes settle what is not settled by now.
-    pub(super) fn driver_ends(
+    pub(super) fn handle_driver_end(
         &mut self,
         settling: Box<SettlingOutcome>,
         cx: &mut StepContext<'_, '_>,
@@ -342,7 +342,7 @@ impl Call {
             observed: settling.observed,
             words: settling.words.clone(),
             output: settling.output.clone(),
-            runs_in: self.runs_again_in(),
+            runs_in: self.rerun_delay(),
         };
         let failure = messages::outcome_unknown(&self.request.reads, &self.policy, unknown);
         let failure = match &settling.reason {
@@ -366,7 +366,7 @@ impl Call {
 
     /// Returns the time after which the same call runs again after a final response, if the caller does not check
     /// before; `None` if it never does by itself.
-    fn runs_again_in(&self) -> Option<Duration> {
+    fn rerun_delay(&self) -> Option<Duration> {
         let hold = self.request.hints.safety_critical
             || self.policy.dedupe.after_unknown == UnknownOutcomePolicy::Hold;
         let keyless = self.request.address().is_some_and(|address| address.index().is_some());
@@ -382,8 +382,8 @@ impl Call {
         if unsettled.end != SettleStatus::Settled && self.can_wait(unsettled.end, cx.now) {
             let record = unsettled.receipt.key;
             let left = match unsettled.end {
-                SettleStatus::NotYet(Some(left)) => left.min(LOOK_AGAIN),
-                SettleStatus::NotYet(None) | SettleStatus::Settled => LOOK_AGAIN,
+                SettleStatus::NotYet(Some(left)) => left.min(LOOKUP_INTERVAL),
+                SettleStatus::NotYet(None) | SettleStatus::Settled => LOOKUP_INTERVAL,
             };
             let look_at = (cx.now + left).min(self.waits_until());
             self.state = State::AwaitingEnd { record, look_at };
@@ -398,10 +398,10 @@ impl Call {
 
 /// Time in which a tool that was asked to stop can report that it was never reached, before its caller gets an unknown
 /// outcome.
-const LAST_WORDS: Duration = Duration::from_millis(100);
+const STOP_REPORT_TIME: Duration = Duration::from_millis(100);
 
 /// Interval at which the store is asked again to record an unknown outcome.
-const SAVE_AGAIN: Duration = Duration::from_secs(1);
+const SAVE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Interval at which the record is looked up: another process sees the end and does not notify this one.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+const LOOKUP_INTERVAL: Duration = Duration::from_millis(500);

@@ -58,7 +58,7 @@ impl SettlingOutcome {
     }
 
     /// Returns the time until which an attempt that was asked to stop may report that it was never sent.
-    pub(super) fn speaks_until(&self) -> Option<Timestamp> {
+    pub(super) fn report_deadline(&self) -> Option<Timestamp> {
         self.answer_from.filter(|_| self.attempt.is_some())
     }
 

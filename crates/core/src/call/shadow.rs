@@ -16,7 +16,7 @@ impl ShadowReport {
     /// Reports a decision, unless an earlier one was reported.
     pub(super) fn send(&mut self, decision: ShadowDecision, notices: &mut Vec<CallNotice>) {
         if std::mem::replace(self, Self::Sent) == Self::NotSent {
-            notices.push(CallNotice::WouldHave(decision));
+            notices.push(CallNotice::Shadowed(decision));
         }
     }
 

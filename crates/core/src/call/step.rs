@@ -85,7 +85,7 @@ pub enum ApprovalOutcome {
     Unreachable,
     /// The question is returned to the caller as the result of this call, and the caller calls again with the decision.
     /// Nothing waits in the meantime.
-    PutToCaller(ToolOutput),
+    ReturnedToCaller(ToolOutput),
 }
 
 /// The outcome of an attempt.

@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use super::shell::{SHELLS, ShellCommand, ShellProgram, takes_line};
+use super::shell::{SHELLS, ShellCommand, ShellProgram, is_command_option};
 use super::targets::ArgumentTargets;
 
 /// Returns the first dangerous shape among the commands that a call would start.
@@ -179,8 +179,8 @@ fn is_system_folder(word: &str) -> bool {
     }
     let root = if word.starts_with('/') { "/" } else { "" };
     let folder = format!("{root}{}", parts.join("/"));
-    let a_home = folder.starts_with('~') && !folder.contains('/');
-    folder == "/" || a_home || SYSTEM_FOLDERS.contains(&&*folder)
+    let is_home_folder = folder.starts_with('~') && !folder.contains('/');
+    folder == "/" || is_home_folder || SYSTEM_FOLDERS.contains(&&*folder)
 }
 
 fn is_device(word: &str) -> bool {
@@ -249,7 +249,7 @@ fn runs_fetched_script(commands: &[ShellCommand], index: usize) -> bool {
     }
     // A shell with a command line of its own, or an interpreter with a script of its own, only reads data.
     let reads_script = match (shell, INTERPRETERS.contains(&program.name)) {
-        (true, _) => !program.arguments.iter().any(|word| takes_line(word)),
+        (true, _) => !program.arguments.iter().any(|word| is_command_option(word)),
         (false, true) => program.arguments.iter().all(|word| word == "-"),
         (false, false) => false,
     };
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn harmless_commands_with_frightening_words_pass() {
+    fn harmless_commands_with_dangerous_words_pass() {
         for line in [
             "echo 'rm -rf /'",
             "git commit -m \"never run rm -rf / again\"",

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn rp_10_an_error_of_nothing_is_no_failure() {
+    fn rp_10_an_empty_error_is_not_a_failure() {
         for result in [
             r#"{"error":null}"#,
             r#"{"error":false}"#,

@@ -97,7 +97,7 @@ fn of_unknown_transport(reach: AttemptReach, unknown: FaultNature) -> RuleDecisi
     RuleVerdict { nature: unknown, ..verdict }.by("unknown.transport")
 }
 
-fn http(status: u16, asked_to_wait: bool, unknown: FaultNature) -> RuleVerdict {
+fn http(status: u16, has_retry_after: bool, unknown: FaultNature) -> RuleVerdict {
     use AttemptReach::{Answered, Refused, Unknown};
     let busy = |reach, severity| RuleVerdict::transient(reach, severity, Code::UpstreamUnavailable);
     match status {
@@ -114,7 +114,7 @@ fn http(status: u16, asked_to_wait: bool, unknown: FaultNature) -> RuleVerdict {
         401..500 => RuleVerdict::permanent(Answered, Severity::Informational),
         500 => RuleVerdict::transient(Unknown, Severity::ServerError, Code::ToolError),
         501 | 505 | 506 | 508 | 510 | 511 => RuleVerdict::permanent(Answered, Severity::ServerError),
-        503 if asked_to_wait => busy(Refused, Severity::ServerError),
+        503 if has_retry_after => busy(Refused, Severity::ServerError),
         501..600 => busy(Unknown, Severity::ServerError),
         // A redirect that was not followed is a response, if an unusual one.
         300..400 => RuleVerdict::permanent(Answered, Severity::Validation),

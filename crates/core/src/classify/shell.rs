@@ -170,7 +170,7 @@ fn push(command: ShellCommand, depth: usize, found: &mut Vec<ShellCommand>) {
     let line = command.program().and_then(|program| match program.name {
         "eval" => Some(program.arguments.join(" ")),
         name if SHELLS.contains(&name) => {
-            let at = program.arguments.iter().position(|word| takes_line(word))?;
+            let at = program.arguments.iter().position(|word| is_command_option(word))?;
             program.arguments.get(at + 1).cloned()
         }
         _ => None,
@@ -182,7 +182,7 @@ fn push(command: ShellCommand, depth: usize, found: &mut Vec<ShellCommand>) {
 }
 
 /// Returns true for `-c`, also combined with other letters as in `-lc`.
-pub(super) fn takes_line(word: &str) -> bool {
+pub(super) fn is_command_option(word: &str) -> bool {
     word.starts_with('-') && !word.starts_with("--") && word.ends_with('c')
 }
 
@@ -334,7 +334,8 @@ impl<'l, 'f> ShellReader<'l, 'f> {
             }
             let reader = self.found.last().and_then(ShellCommand::program);
             let is_shell = reader.is_some_and(|program| {
-                SHELLS.contains(&program.name) && !program.arguments.iter().any(|word| takes_line(word))
+                SHELLS.contains(&program.name)
+                    && !program.arguments.iter().any(|word| is_command_option(word))
             });
             if is_shell {
                 read(&body, self.depth + 1, self.found);
@@ -456,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn the_program_is_found_behind_what_only_starts_it() {
+    fn the_program_is_found_behind_its_launchers() {
         for (line, name, elevated) in [
             ("rm x", "rm", false),
             ("FOO=1 sudo rm x", "rm", true),
@@ -491,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_words_is_a_command_and_what_it_hands_to_a_shell() {
+    fn a_list_of_words_is_a_command_and_the_commands_it_passes_to_a_shell() {
         let list = ["sh", "-lc", "ls; rm"].map(str::to_owned).to_vec();
         let found = commands_of_words(list).iter().map(|command| command.words.join(" ")).collect::<Vec<_>>();
         assert_eq!(found, ["sh -lc ls; rm", "ls", "rm"]);
@@ -544,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_pipe_hands_output_on() {
+    fn only_a_pipe_passes_output_on() {
         let piped = |line: &str| commands(line).iter().map(|command| command.piped).collect::<Vec<_>>();
         assert_eq!(piped("a | b |& c || d; e"), [false, true, true, false, false]);
         assert_eq!(piped("{ a; }|b"), [false, true]);

@@ -68,9 +68,9 @@ fn main_program(commands: &[ShellCommand]) -> Option<&str> {
         .filter_map(|(_, command)| command.program());
     let first = programs.clone().next()?;
     let real = programs.find(|program| {
-        let hands_on = shell::SHELLS.contains(&program.name)
-            && program.arguments.iter().any(|word| shell::takes_line(word));
-        !hands_on && !PREPARATIONS.contains(&program.name)
+        let runs_command = shell::SHELLS.contains(&program.name)
+            && program.arguments.iter().any(|word| shell::is_command_option(word));
+        !runs_command && !PREPARATIONS.contains(&program.name)
     });
     Some(name_or_star(real.unwrap_or(first).name))
 }

@@ -62,7 +62,7 @@ impl<'d> ArgumentTargets<'d> {
         for (aim, value) in &self.found {
             let (ArgumentTargetKind::Command | ArgumentTargetKind::Commands) = aim else { continue };
             match value.kind() {
-                JsonKind::String(line) => match self.words_behind(&line) {
+                JsonKind::String(line) => match self.arguments_of(&line) {
                     Some(words) => commands.extend(shell::commands_of_words(words)),
                     None => commands.extend(shell::commands(&line)),
                 },
@@ -81,7 +81,7 @@ impl<'d> ArgumentTargets<'d> {
     }
 
     /// Returns `{"command": "rm", "args": ["-rf", "x"]}` as one list of words.
-    fn words_behind(&self, program: &str) -> Option<Vec<String>> {
+    fn arguments_of(&self, program: &str) -> Option<Vec<String>> {
         let JsonKind::Array(list) = self.all(ArgumentTargetKind::Arguments).next()?.kind() else {
             return None;
         };

@@ -241,7 +241,7 @@ fn every_kind_of_fault_gets_its_verdict_and_its_rule() {
         (FaultSource::Panic, "", Permanent, Unknown, S::Crash, "panic"),
         (FaultSource::BadAnswer, "expected an object", Permanent, Unknown, S::Validation, "bad-answer"),
         (FaultSource::TooLarge, "it has 70 bytes", Permanent, Answered, S::Validation, "too-large"),
-        // Text thrown in place of a result is believed about the transport, but proves nothing.
+        // Text thrown in place of a result counts as evidence about the transport, but proves nothing.
         (FaultSource::Tool, "Service unavailable (503)", Transient, Unknown, S::ServerError, "text.http.503"),
         (FaultSource::Tool, "Rate limit exceeded (429)", Transient, Answered, S::Transient, "text.http.429"),
         (FaultSource::Tool, "Payload too large (413)", Permanent, Answered, S::InvalidInput, "text.http.413"),
@@ -395,7 +395,7 @@ fn a_certificate_that_is_not_accepted_is_the_fault_of_the_other_side() {
 }
 
 #[test]
-fn a_server_that_closes_a_web_socket_for_an_error_of_its_own_is_in_trouble() {
+fn a_web_socket_closed_for_a_server_error_is_a_server_failure() {
     for code in [1011, 1014] {
         let closed = classified(ws(code), "");
         assert_eq!((closed.nature, closed.severity), (Transient, Severity::ServerError), "{code}");
@@ -403,7 +403,7 @@ fn a_server_that_closes_a_web_socket_for_an_error_of_its_own_is_in_trouble() {
 }
 
 #[test]
-fn a_mistake_that_the_words_name_counts_before_a_permanent_status_and_not_before_a_passing_one() {
+fn a_mistake_named_in_the_message_counts_before_a_permanent_status_and_not_before_a_transient_one() {
     let mistake = "missing required parameter: path";
     let bare = classified(FaultSource::IsError, mistake);
     assert_eq!(bare.mistake, Some(ModelMistake::Arguments));
@@ -468,7 +468,7 @@ fn unknown_transport_errors_follow_the_policy() {
 }
 
 #[test]
-fn eh_1_1_a_network_time_out_is_transient() {
+fn eh_1_1_a_network_timeout_is_transient() {
     for source in
         [FaultSource::Tool, FaultSource::IsError, TIMED_OUT, transport(TransportError::TimedOut, true)]
     {
@@ -500,7 +500,7 @@ fn eh_1_4_a_failed_authentication_is_permanent() {
 }
 
 #[test]
-fn tg_4_validation_errors_are_not_retryable_and_time_outs_are() {
+fn tg_4_validation_errors_are_not_retryable_and_timeouts_are() {
     for (message, mistake) in [
         ("Missing required parameter: path", Some(ModelMistake::Arguments)),
         ("Missing parameters for edit", Some(ModelMistake::Arguments)),
@@ -586,7 +586,7 @@ fn rp_2_known_wrong_verdicts_of_other_classifiers_are_right_here() {
 }
 
 #[test]
-fn rp_2_no_word_in_an_answer_makes_it_a_matter_of_security_or_corruption() {
+fn rp_2_no_word_in_an_answer_is_classified_as_security_or_corruption() {
     for message in
         ["security violation", "SQL injection in security.rs", "malicious", "file corrupted", "Killed"]
     {
@@ -600,7 +600,7 @@ fn rp_2_no_word_in_an_answer_makes_it_a_matter_of_security_or_corruption() {
 }
 
 #[test]
-fn tr_5_a_transport_time_out_may_be_retried() {
+fn tr_5_a_transport_timeout_may_be_retried() {
     assert_eq!(classified(transport(TransportError::TimedOut, true), "").nature, Transient);
     assert_eq!(classified(TIMED_OUT, "").nature, Transient);
 }
@@ -616,7 +616,7 @@ fn tr_6_terminal_statuses_are_permanent_and_retriable_ones_transient() {
 }
 
 #[test]
-fn tr_7_a_503_is_seen_by_the_breaker_each_time() {
+fn tr_7_a_503_is_a_transient_failure() {
     let decided = classified(http(503), "");
     assert_eq!((decided.nature, decided.reach, &*decided.rule), (Transient, Unknown, "http.503"));
 }
@@ -706,7 +706,7 @@ fn the_last_output_of_a_server_decides_nothing() {
         for words in
             ["HTTP 404 not found", "Permission denied", "timed out", "status 429", "segmentation fault"]
         {
-            let message = format!("the server ended with exit code 1. Its last words: {words}");
+            let message = format!("the server ended with exit code 1. Last lines of stderr: {words}");
             assert_eq!(judged(&source, &message), plain, "{source:?}: {words}");
         }
     }

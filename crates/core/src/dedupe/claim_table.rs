@@ -348,7 +348,7 @@ fn acquire(
         arrived: again.map_or(claim.arrived, |record| record.arrived),
         created: again.map_or(now, |record| record.created),
         updated: now,
-        expires: lifetime(&DedupeState::Inflight, &claim.rules.keep, false).map(|life| now + life),
+        expires: lifetime(&DedupeState::Inflight, &claim.rules.keep, false).map(|keep_time| now + keep_time),
         request: claim.request.clone(),
         tool_call: claim.tool_call.clone(),
         context: claim.context.clone(),

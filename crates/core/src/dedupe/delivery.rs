@@ -3,7 +3,7 @@
 //! Delivery is a fact about one response. It is delivered if the connection that carried it later brings any message
 //! other than a cancellation of that call, or is still open some seconds after the write. A message on another
 //! connection proves nothing: a resend after a broken connection is such a message. Connections get a user timeout
-//! below [`Delivery::STILL_OPEN`], so that "still open" means "acknowledged".
+//! below [`Delivery::DELIVERED_AFTER`], so that "still open" means "acknowledged".
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub enum DeliverySignal {
 
 impl Delivery {
     /// The time after which a response on an open connection counts as delivered.
-    pub const STILL_OPEN: Duration = Duration::from_secs(5);
+    pub const DELIVERED_AFTER: Duration = Duration::from_secs(5);
 
     /// Returns the state of a response that is written now.
     pub const fn written(now: Timestamp) -> Self {
@@ -42,13 +42,13 @@ impl Delivery {
         match signal {
             DeliverySignal::Message => Some(true),
             DeliverySignal::CancelOfThisCall | DeliverySignal::Closed => Some(false),
-            DeliverySignal::StillOpen => (now.since(self.written) >= Self::STILL_OPEN).then_some(true),
+            DeliverySignal::StillOpen => (now.since(self.written) >= Self::DELIVERED_AFTER).then_some(true),
         }
     }
 
     /// Returns the time of the next check if there is no event.
     pub fn next_check(self) -> Timestamp {
-        self.written + Self::STILL_OPEN
+        self.written + Self::DELIVERED_AFTER
     }
 }
 

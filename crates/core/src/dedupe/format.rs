@@ -24,7 +24,7 @@ use crate::output::ToolOutput;
 pub const FORMAT: u32 = 1;
 
 /// The usual size of a record without its output.
-const ABOUT: usize = 1024;
+const USUAL_SIZE: usize = 1024;
 
 /// The reason why a stored record cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -49,7 +49,7 @@ impl DedupeRecord {
             | DedupeState::Unknown(_)
             | DedupeState::Cancelled => None,
         };
-        into.reserve(ABOUT + output.map_or(0, ToolOutput::len));
+        into.reserve(USUAL_SIZE + output.map_or(0, ToolOutput::len));
         // Only maps with text keys and finite numbers: this cannot fail, and the reader refuses an incomplete text.
         let _ = serde_json::to_writer(&mut *into, &StoredRecord::from(self));
         if let Some(ToolOutput { content, metadata }) = output {
@@ -314,7 +314,7 @@ impl TryFrom<StoredRecord<'_>> for DedupeRecord {
 fn unknown_marker() -> CallFailure {
     CallFailure {
         code: Code::OutcomeUnknown,
-        message: Cow::Borrowed("the call may or may not have had its effect"),
+        message: Cow::Borrowed("the call may have taken effect"),
         retriable: false,
         terminal: true,
         rule: None,

@@ -29,8 +29,9 @@ pub fn decide_start(
     found: Option<&DedupeRecord>,
     now: Timestamp,
 ) -> DedupeDecision<StartVerdict> {
-    let mine = found.filter(|record| record.owner == *owner && matches!(record.state, DedupeState::Inflight));
-    match mine {
+    let own_record =
+        found.filter(|record| record.owner == *owner && matches!(record.state, DedupeState::Inflight));
+    match own_record {
         None => DedupeDecision::only(StartVerdict::Lost),
         Some(record) if record.started => DedupeDecision::only(StartVerdict::Started),
         Some(record) => {
@@ -227,9 +228,10 @@ pub fn decide_release(
     own: Option<&DedupeRecord>,
     indexed: Option<&DedupeRecord>,
 ) -> RecordWrite {
-    let mine =
+    let own_record =
         [own, indexed].into_iter().flatten().find(|record| record.owner == release.owner && record.is_open());
-    mine.map_or(RecordWrite::Nothing, |record| RecordWrite::Remove { key: record.key, index: record.index })
+    own_record
+        .map_or(RecordWrite::Nothing, |record| RecordWrite::Remove { key: record.key, index: record.index })
 }
 
 /// Marks the response with this receipt as delivered. A record that has changed since does not change.

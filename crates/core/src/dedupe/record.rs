@@ -464,7 +464,7 @@ impl DedupeRecord {
         hold: bool,
         now: Timestamp,
     ) -> Self {
-        let expires = lifetime(&state, keep, hold).map(|life| now + life);
+        let expires = lifetime(&state, keep, hold).map(|keep_time| now + keep_time);
         Self { state, delivered: None, version: self.version + 1, updated: now, expires, ..self.clone() }
     }
 }

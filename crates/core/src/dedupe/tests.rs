@@ -254,7 +254,7 @@ fn in_flight_with_a_valid_lease_is_waited_for() {
 }
 
 #[test]
-fn the_lease_ends_with_the_process_on_one_machine_and_with_time_elsewhere() {
+fn the_lease_ends_with_the_process_on_one_machine_and_with_time_on_others() {
     let found = DedupeRecord { started: false, ..record(ClaimTestColumn::Explicit, DedupeState::Inflight) };
     let lapsed = DedupeRecord { lease: Lease::Until(NOW), ..found.clone() };
     let unlimited = DedupeRecord { lease: Lease::Record, ..found.clone() };
@@ -490,7 +490,7 @@ fn a_call_before_the_response_to_an_equal_one_is_a_duplicate() {
 }
 
 #[test]
-fn two_call_ids_that_differ_are_no_double_dispatch() {
+fn two_different_call_ids_are_not_a_double_dispatch() {
     let done = DedupeRecord {
         delivered: Some(NOW),
         arrived: NOW,
@@ -507,7 +507,7 @@ fn two_call_ids_that_differ_are_no_double_dispatch() {
 }
 
 #[test]
-fn a_delivery_known_to_this_process_counts_before_the_store_knows_it() {
+fn a_delivery_known_to_this_process_counts_before_it_is_stored() {
     let done = record(ClaimTestColumn::Equal, DedupeState::Done(Some(output())));
     let found = FoundRecords { indexed: Some((&done, LeaseOwnerState::Time)), ..FoundRecords::default() };
     let with = |receipt| {
@@ -612,11 +612,11 @@ fn a_lookup_never_claims() {
         DedupeState::Cancelled,
     ];
     for column in COLUMNS {
-        let look = Claim { intent: ClaimIntent::Look, ..claim(column) };
-        assert_eq!(name(&decide(column, &look, None, LeaseOwnerState::Time)), "nothing");
+        let lookup = Claim { intent: ClaimIntent::Look, ..claim(column) };
+        assert_eq!(name(&decide(column, &lookup, None, LeaseOwnerState::Time)), "nothing");
         for state in &states {
             for sight in [LeaseOwnerState::Alive, LeaseOwnerState::Gone] {
-                let decision = decide(column, &look, Some(&record(column, state.clone())), sight);
+                let decision = decide(column, &lookup, Some(&record(column, state.clone())), sight);
                 let begins_to_settle = *state == DedupeState::Inflight && sight == LeaseOwnerState::Gone;
                 assert_eq!(decision.write != RecordWrite::Nothing, begins_to_settle, "{state:?}");
                 assert_ne!(name(&decision), "mine");
@@ -690,7 +690,7 @@ fn a_record_only_the_index_can_find_is_removed_when_the_index_moves() {
 }
 
 #[test]
-fn a_waiter_whose_record_is_gone_waits_for_its_replacement() {
+fn a_waiter_whose_record_was_removed_waits_for_its_replacement() {
     let successor = record(ClaimTestColumn::Equal, DedupeState::Inflight);
     let found =
         FoundRecords { indexed: Some((&successor, LeaseOwnerState::Time)), ..FoundRecords::default() };
@@ -703,7 +703,7 @@ fn a_waiter_whose_record_is_gone_waits_for_its_replacement() {
 /// took it over under its own address. The record itself stayed, so the next one found it lapsed as well: four runs
 /// instead of one.
 #[test]
-fn a_record_that_was_taken_over_is_gone_for_the_next_waiter() {
+fn a_record_that_was_taken_over_is_removed_for_the_next_waiter() {
     let lapsed = DedupeRecord {
         lease: Lease::Until(NOW),
         started: false,
@@ -777,7 +777,7 @@ fn a_record_saved_under_hold_is_held_for_every_caller() {
 
 // ---- operations of the owner ----
 
-fn mine(state: DedupeState) -> DedupeRecord {
+fn own_record(state: DedupeState) -> DedupeRecord {
     DedupeRecord { owner: owner(2), ..record(ClaimTestColumn::Explicit, state) }
 }
 
@@ -794,7 +794,7 @@ fn all_states() -> [DedupeState; 5] {
 #[test]
 fn started_is_written_by_the_owner_in_flight_only() {
     for state in all_states() {
-        let fresh = DedupeRecord { started: false, ..mine(state.clone()) };
+        let fresh = DedupeRecord { started: false, ..own_record(state.clone()) };
         let decision = decide_start(&owner(2), Some(&fresh), NOW);
         if state == DedupeState::Inflight {
             assert_eq!(decision.verdict, StartVerdict::Started);
@@ -810,26 +810,27 @@ fn started_is_written_by_the_owner_in_flight_only() {
     assert_eq!(decide_start(&owner(2), None, NOW).verdict, StartVerdict::Lost);
     // An approval took a while, and the attempt begins only now.
     let by = NOW + Duration::from_secs(30);
-    let waiting = DedupeRecord { started: false, end_observed_by: Some(by), ..mine(DedupeState::Inflight) };
+    let waiting =
+        DedupeRecord { started: false, end_observed_by: Some(by), ..own_record(DedupeState::Inflight) };
     let waited = Duration::from_secs(40);
     let decision = decide_start(&owner(2), Some(&waiting), waiting.created + waited);
     assert!(
         matches!(decision.write, RecordWrite::Put { record, .. } if record.end_observed_by == Some(by + waited))
     );
-    let repeat = decide_start(&owner(2), Some(&mine(DedupeState::Inflight)), NOW);
+    let repeat = decide_start(&owner(2), Some(&own_record(DedupeState::Inflight)), NOW);
     assert_eq!(repeat, DedupeDecision { verdict: StartVerdict::Started, write: RecordWrite::Nothing });
 }
 
 #[test]
 fn a_renewal_extends_only_own_records_in_flight() {
     let keep = DedupePolicy::default().keep;
-    let claimed = mine(DedupeState::Inflight);
+    let claimed = own_record(DedupeState::Inflight);
     let renewed = decide_renew(&claimed, &keep, Some(&claimed), RecordAbsence::Removed, NOW);
     assert_eq!(renewed.verdict, RenewVerdict::Renewed);
     assert!(
         matches!(renewed.write, RecordWrite::Put { record, .. } if record.lease == Lease::Until(NOW + keep.lease))
     );
-    let unknown = decide_renew(&claimed, &keep, Some(&mine(settled())), RecordAbsence::Removed, NOW);
+    let unknown = decide_renew(&claimed, &keep, Some(&own_record(settled())), RecordAbsence::Removed, NOW);
     assert_eq!(unknown, DedupeDecision { verdict: RenewVerdict::MarkedUnknown, write: RecordWrite::Nothing });
     let other = decide_renew(
         &claimed,
@@ -851,7 +852,7 @@ fn a_renewal_extends_only_own_records_in_flight() {
 
 fn save(ending: RunOutcome) -> SaveRequest {
     SaveRequest {
-        claimed: Arc::new(mine(DedupeState::Inflight)),
+        claimed: Arc::new(own_record(DedupeState::Inflight)),
         ending,
         attempts: Vec::new(),
         delivered: None,
@@ -863,7 +864,7 @@ fn save(ending: RunOutcome) -> SaveRequest {
 #[test]
 fn an_answer_is_saved_by_the_owner_over_in_flight_and_unknown_and_over_nothing() {
     for ending in [RunOutcome::Done(Some(output())), RunOutcome::Failed(failure(true))] {
-        let found = [None, Some(mine(DedupeState::Inflight)), Some(mine(settled()))];
+        let found = [None, Some(own_record(DedupeState::Inflight)), Some(own_record(settled()))];
         for record in found {
             let decision = decide_save(&save(ending.clone()), record.as_ref(), None, NOW);
             let RecordWrite::Put { record: written, .. } = decision.write else { panic!("{record:?}") };
@@ -878,9 +879,9 @@ fn an_answer_is_saved_by_the_owner_over_in_flight_and_unknown_and_over_nothing()
 fn unknown_is_saved_over_in_flight_and_over_nothing_only() {
     for (found, saved) in [
         (None, true),
-        (Some(mine(DedupeState::Inflight)), true),
-        (Some(mine(DedupeState::Done(None))), false),
-        (Some(mine(DedupeState::Failed(failure(true)))), false),
+        (Some(own_record(DedupeState::Inflight)), true),
+        (Some(own_record(DedupeState::Done(None))), false),
+        (Some(own_record(DedupeState::Failed(failure(true)))), false),
     ] {
         let decision = decide_save(&save(unknown_ending()), found.as_ref(), None, NOW);
         assert_eq!(decision.write != RecordWrite::Nothing, saved, "{found:?}");
@@ -894,7 +895,7 @@ fn a_repeated_save_writes_nothing() {
         (RunOutcome::Failed(failure(true)), DedupeState::Failed(failure(true))),
         (unknown_ending(), settled()),
     ] {
-        let found = mine(state);
+        let found = own_record(state);
         let decision = decide_save(&save(ending), Some(&found), None, NOW);
         assert_eq!(
             decision,
@@ -918,7 +919,7 @@ fn a_save_under_another_owner_meets_the_fence() {
 }
 
 #[test]
-fn a_kept_result_that_was_delivered_meanwhile_is_saved_as_delivered() {
+fn a_deferred_result_that_was_delivered_before_its_save_is_saved_as_delivered() {
     let late = SaveRequest { delivered: Some(NOW), ..save(RunOutcome::Done(Some(output()))) };
     let RecordWrite::Put { record, .. } = decide_save(&late, None, None, NOW).write else { panic!() };
     assert_eq!(record.delivered, Some(NOW));
@@ -932,7 +933,7 @@ fn a_save_after_an_unanswered_take_over_finds_its_record_through_the_index() {
     let taken = DedupeRecord {
         key: key("taken over in place"),
         index: Some(key("i")),
-        ..mine(DedupeState::Inflight)
+        ..own_record(DedupeState::Inflight)
     };
     let decision = decide_save(&save(RunOutcome::Done(Some(output()))), None, Some(&taken), NOW);
     assert!(
@@ -944,15 +945,15 @@ fn a_save_after_an_unanswered_take_over_finds_its_record_through_the_index() {
 }
 
 #[test]
-fn only_the_owner_releases_and_only_what_is_open() {
+fn only_the_owner_releases_a_record_and_only_an_open_one() {
     let release = |call| ReleaseRequest { key: key("k"), index: Some(key("i")), owner: owner(call) };
     for state in all_states() {
-        let found = mine(state);
+        let found = own_record(state);
         let removed = matches!(decide_release(&release(2), Some(&found), None), RecordWrite::Remove { .. });
         assert_eq!(removed, found.is_open(), "{:?}", found.state);
         assert_eq!(decide_release(&release(3), Some(&found), None), RecordWrite::Nothing);
     }
-    let elsewhere = DedupeRecord { key: key("taken over in place"), ..mine(DedupeState::Inflight) };
+    let elsewhere = DedupeRecord { key: key("taken over in place"), ..own_record(DedupeState::Inflight) };
     let write = decide_release(&release(2), None, Some(&elsewhere));
     assert!(matches!(write, RecordWrite::Remove { key, .. } if key == elsewhere.key));
     assert_eq!(decide_release(&release(2), None, None), RecordWrite::Nothing);
@@ -960,7 +961,7 @@ fn only_the_owner_releases_and_only_what_is_open() {
 
 #[test]
 fn a_delivery_mark_applies_to_one_response_only() {
-    let delivered = mine(settled());
+    let delivered = own_record(settled());
     let receipt = delivered.receipt();
     assert!(
         matches!(decide_delivered(&receipt, NOW, Some(&delivered)), RecordWrite::Put { record, .. } if record.delivered == Some(NOW))
@@ -970,10 +971,10 @@ fn a_delivery_mark_applies_to_one_response_only() {
     assert_eq!(decide_delivered(&receipt, NOW, Some(&late_answer)), RecordWrite::Nothing);
     let another = DedupeRecord { owner: owner(9), ..delivered };
     assert_eq!(decide_delivered(&receipt, NOW, Some(&another)), RecordWrite::Nothing);
-    let running = mine(DedupeState::Inflight);
+    let running = own_record(DedupeState::Inflight);
     assert_eq!(decide_delivered(&running.receipt(), NOW, Some(&running)), RecordWrite::Nothing);
     for early in [SettleTime::WhenOwnerReports, SettleTime::By(NOW + SECOND)] {
-        let not_over = mine(settles(early));
+        let not_over = own_record(settles(early));
         let write = decide_delivered(&not_over.receipt(), NOW, Some(&not_over));
         assert_eq!(write, RecordWrite::Nothing, "that it is not over yet is no answer");
     }
@@ -985,10 +986,10 @@ fn by_hand(resolution: Resolution) -> ResolutionRequest {
 }
 
 #[test]
-fn an_operator_settles_what_is_unknown_and_nothing_else() {
+fn an_operator_resolves_only_unknown_outcomes() {
     let rules = DedupeRules::from(&policy());
     for state in all_states() {
-        let found = mine(state.clone());
+        let found = own_record(state.clone());
         for resolution in [Resolution::Ran, Resolution::DidNotRun] {
             let verdict =
                 decide_resolve(&by_hand(resolution), Some((&found, LeaseOwnerState::Alive)), &rules, NOW)
@@ -998,7 +999,7 @@ fn an_operator_settles_what_is_unknown_and_nothing_else() {
             assert_eq!(verdict, expected);
         }
     }
-    let unknown = mine(settled());
+    let unknown = own_record(settled());
     let ran =
         decide_resolve(&by_hand(Resolution::Ran), Some((&unknown, LeaseOwnerState::Alive)), &rules, NOW)
             .write;
@@ -1016,7 +1017,7 @@ fn an_operator_settles_what_is_unknown_and_nothing_else() {
 #[test]
 fn a_verification_settles_the_run_that_it_was_about_and_no_other() {
     let rules = DedupeRules::from(&policy());
-    let unknown = mine(settled());
+    let unknown = own_record(settled());
     for resolution in [Resolution::Ran, Resolution::DidNotRun] {
         for (of, expected) in [(owner(2), ResolveVerdict::Resolved), (owner(3), ResolveVerdict::NotUnknown)] {
             let verified = ResolutionRequest { of: Some(of), ..by_hand(resolution) };
@@ -1034,7 +1035,7 @@ fn time_alone_does_not_prove_no_run_if_the_end_must_be_observed() {
         (SettleTime::By(NOW), ResolveVerdict::NotSettled(Some(Duration::ZERO))),
         (SettleTime::Settled, ResolveVerdict::Resolved),
     ] {
-        let found = mine(settles(settles_at));
+        let found = own_record(settles(settles_at));
         for (resolution, expected) in
             [(Resolution::DidNotRun, verdict), (Resolution::Ran, ResolveVerdict::Resolved)]
         {
@@ -1052,7 +1053,7 @@ fn did_not_run_cannot_be_known_before_the_end() {
         (settles(SettleTime::By(NOW + 7 * SECOND)), Some(7 * SECOND)),
         (settles(SettleTime::WhenOwnerReports), None),
     ] {
-        let early = mine(state);
+        let early = own_record(state);
         let refused = decide_resolve(
             &by_hand(Resolution::DidNotRun),
             Some((&early, LeaseOwnerState::Alive)),
@@ -1067,7 +1068,7 @@ fn did_not_run_cannot_be_known_before_the_end() {
     }
     // The owner is gone, so no other process will report the end.
     for state in [DedupeState::Inflight, settles(SettleTime::WhenOwnerReports)] {
-        let left = mine(state);
+        let left = own_record(state);
         let found = Some((&left, LeaseOwnerState::Gone));
         let refused = decide_resolve(&by_hand(Resolution::DidNotRun), found, &rules, NOW);
         assert_eq!(refused.verdict, ResolveVerdict::NotSettled(Some(rules.linger)));
@@ -1087,17 +1088,21 @@ fn the_end_is_recorded_once_and_never_taken_back() {
             ..UnknownOutcomeReport::settled(UnknownOutcomeReason::NoAnswer)
         }))
     };
-    let after =
-        |found: DedupeState, reported| match decide_save(&ending(reported), Some(&mine(found)), None, NOW)
-            .write
-        {
-            RecordWrite::Put { record, .. } => {
-                let DedupeState::Unknown(unknown) = &record.state else { panic!("{record:?}") };
-                Some(unknown.settles)
-            }
-            RecordWrite::Nothing => None,
-            other @ RecordWrite::Remove { .. } => panic!("{other:?}"),
-        };
+    let after = |found: DedupeState, reported| match decide_save(
+        &ending(reported),
+        Some(&own_record(found)),
+        None,
+        NOW,
+    )
+    .write
+    {
+        RecordWrite::Put { record, .. } => {
+            let DedupeState::Unknown(unknown) = &record.state else { panic!("{record:?}") };
+            Some(unknown.settles)
+        }
+        RecordWrite::Nothing => None,
+        other @ RecordWrite::Remove { .. } => panic!("{other:?}"),
+    };
     let in_a_second = SettleDelay::After(SECOND);
     assert_eq!(after(settles(SettleTime::WhenOwnerReports), in_a_second), Some(SettleTime::By(NOW + SECOND)));
     assert_eq!(after(settles(SettleTime::WhenOwnerReports), SettleDelay::Settled), Some(SettleTime::Settled));
@@ -1114,7 +1119,7 @@ fn the_end_is_recorded_once_and_never_taken_back() {
         }
     }
     // The delivery of a final response is not lost with the write.
-    let delivered = DedupeRecord { delivered: Some(NOW), ..mine(settles(SettleTime::By(NOW))) };
+    let delivered = DedupeRecord { delivered: Some(NOW), ..own_record(settles(SettleTime::By(NOW))) };
     let written = decide_save(&ending(SettleDelay::Settled), Some(&delivered), None, NOW).write;
     assert!(matches!(written, RecordWrite::Put { record, .. } if record.delivered == Some(NOW)));
 }
@@ -1125,7 +1130,7 @@ fn open_records_live_a_day_and_under_hold_until_settled() {
     let held_save = SaveRequest { hold: true, ..save(unknown_ending()) };
     let RecordWrite::Put { record, .. } = decide_save(&held_save, None, None, NOW).write else { panic!() };
     assert_eq!(record.expires, None);
-    for (ending, life) in [
+    for (ending, keep_time) in [
         (unknown_ending(), keep.open),
         (RunOutcome::Done(None), keep.done),
         (RunOutcome::Failed(failure(true)), keep.failed),
@@ -1133,7 +1138,7 @@ fn open_records_live_a_day_and_under_hold_until_settled() {
         let RecordWrite::Put { record, .. } = decide_save(&save(ending), None, None, NOW).write else {
             panic!()
         };
-        assert_eq!(record.expires, Some(NOW + life));
+        assert_eq!(record.expires, Some(NOW + keep_time));
     }
 }
 
@@ -1162,7 +1167,7 @@ fn records_survive_serialization() {
 
 #[test]
 fn an_unknown_outcome_is_stored_as_a_failure() {
-    let text = mine(settled()).to_json();
+    let text = own_record(settled()).to_json();
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((json["format"].as_u64(), json["state"].as_str()), (Some(1), Some("failed")));
     assert_eq!(json["error"]["code"], "outcome_unknown");
@@ -1170,7 +1175,7 @@ fn an_unknown_outcome_is_stored_as_a_failure() {
 
 #[test]
 fn a_record_of_a_newer_format_or_a_damaged_one_is_refused_with_its_reason() {
-    let text = mine(DedupeState::Inflight).to_json();
+    let text = own_record(DedupeState::Inflight).to_json();
     let newer = text.replacen("\"format\":1", "\"format\":2", 1);
     assert!(matches!(DedupeRecord::from_json(&newer), Err(UnreadableRecord::Newer(2))));
     assert!(matches!(DedupeRecord::from_json(&text[..text.len() - 1]), Err(UnreadableRecord::Damaged(_))));
@@ -1208,14 +1213,14 @@ fn answers_that_a_computed_key_finds_count_only_since_duplicates_are_recognised_
 /// A claim may lack a record that it cannot find, but must have every record that it can find.
 #[test]
 fn a_claim_may_find_its_own_record_and_those_of_an_index_or_a_wait() {
-    for (column, finds_others) in [
+    for (column, may_match_others) in [
         (ClaimTestColumn::Explicit, false),
         (ClaimTestColumn::CallId, true),
         (ClaimTestColumn::Equal, true),
         (ClaimTestColumn::Waiter, true),
     ] {
         assert!(claim(column).may_find(key("k")), "{column:?}");
-        assert_eq!(claim(column).may_find(key("another")), finds_others, "{column:?}");
+        assert_eq!(claim(column).may_find(key("another")), may_match_others, "{column:?}");
     }
     let waits =
         Claim { role: ClaimRole::Waiter { followed: key("followed") }, ..claim(ClaimTestColumn::Explicit) };

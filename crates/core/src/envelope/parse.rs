@@ -462,7 +462,7 @@ impl EnvelopeReader {
             if is_alike(KEY_FIELD, &name) {
                 self.refused += 1;
                 let expected = format!("no idempotency key here; in a call it is \"payload.{KEY_FIELD}\"");
-                // A key is shown nowhere else either.
+                // A key is never shown elsewhere either.
                 self.problem(join(object.path, &shown(&name)), expected, "one".to_owned());
                 continue;
             }

@@ -105,7 +105,7 @@ fn tr_1_a_malformed_envelope_is_a_terminal_error_and_never_becomes_a_call() {
 }
 
 #[test]
-fn tr_1_every_mistake_is_named_with_its_path() {
+fn tr_1_every_error_is_reported_with_its_path() {
     const ID: &str = "expected a text of 1 to 256 characters without control characters, found";
     const MODE: &str = "expected \"enforced\", \"bestEffort\" or \"disabled\", found";
     let cases: Vec<(&str, Option<Json>, String)> = vec![
@@ -205,7 +205,7 @@ fn all_problems_are_reported_at_once_and_their_number_is_bounded() {
 }
 
 #[test]
-fn unknown_fields_are_kept_or_refused_with_a_suggestion() {
+fn unknown_fields_are_preserved_or_refused_with_a_suggestion() {
     let mut envelope = with("payload.callHints.colour", Some(json!({"a": [1]})));
     envelope["tool_call_id"] = json!("x");
     let parsed = parse(&envelope).unwrap();
@@ -340,7 +340,7 @@ fn hostile_texts_get_a_clear_error_with_the_place() {
 }
 
 #[test]
-fn tr_15_neither_errors_nor_debug_show_what_the_caller_sent() {
+fn tr_15_neither_errors_nor_debug_show_the_parameters() {
     let secret = format!("ghp_{}", "9aK3xQ7mZ2pL5vB8nR1tY6wC4dF0gH");
     for field in
         ["contractVersion", "payload.params", "target", "transport.dedupeMode", "payload.callHints.timeoutMs"]

@@ -64,14 +64,14 @@ impl fmt::Display for ArgumentProblem {
     }
 }
 
-/// Returns the first few violations of the schema in these arguments. The argument `put_there` may be missing, because
+/// Returns the first few violations of the schema in these arguments. The argument `injected` may be missing, because
 /// it is added before the tool gets the arguments.
 pub fn check_arguments(
     schema: JsonValue<'_>,
     arguments: JsonValue<'_>,
-    put_there: Option<&str>,
+    injected: Option<&str>,
 ) -> Vec<ArgumentProblem> {
-    let mut search = SchemaCheck { at: String::new(), problems: Vec::new(), put_there };
+    let mut search = SchemaCheck { at: String::new(), problems: Vec::new(), injected };
     search.visit(schema, arguments, DEEPEST);
     search.problems
 }
@@ -81,8 +81,8 @@ pub fn check_arguments(
 /// It names the members and types of the arguments sent, never their values. `message` is the error message of the
 /// tool. Members mentioned in it are described first. Names come from outside, so the caller redacts the text like any
 /// other.
-pub fn hint(schema: JsonValue<'_>, sent: JsonValue<'_>, message: &str, put_there: Option<&str>) -> String {
-    let problems = check_arguments(schema, sent, put_there);
+pub fn hint(schema: JsonValue<'_>, sent: JsonValue<'_>, message: &str, injected: Option<&str>) -> String {
+    let problems = check_arguments(schema, sent, injected);
     let mut text = String::new();
     if !problems.is_empty() {
         let listed: Vec<String> = problems.iter().map(ArgumentProblem::to_string).collect();
@@ -107,7 +107,7 @@ pub fn hint(schema: JsonValue<'_>, sent: JsonValue<'_>, message: &str, put_there
 struct SchemaCheck<'a> {
     at: String,
     problems: Vec<ArgumentProblem>,
-    put_there: Option<&'a str>,
+    injected: Option<&'a str>,
 }
 
 impl SchemaCheck<'_> {
@@ -140,8 +140,8 @@ impl SchemaCheck<'_> {
         let properties = schema.get("properties");
         let property = |name: &str| properties.and_then(|properties| properties.get(name));
         for name in items(schema.get("required")).take(MOST_MEMBERS).filter_map(JsonValue::as_str) {
-            let is_put_there = self.at.is_empty() && self.put_there == Some(&*name);
-            if object.get(&name).is_none() && !is_put_there {
+            let is_injected = self.at.is_empty() && self.injected == Some(&*name);
+            if object.get(&name).is_none() && !is_injected {
                 let expected = property(&name).map_or_else(|| "anything".to_owned(), describe);
                 self.below(&name, |search| search.report(SchemaViolation::Missing { expected }));
             }
@@ -395,10 +395,10 @@ mod tests {
         "offset":{"type":"integer"},"path":{"type":"string"},"mode":{"enum":["text","binary"]},
         "limit":{"type":["integer","null"]},"edits":{"type":"array","items":{"type":"object","required":["oldText"]}}}}"#;
 
-    fn with<R>(schema: &str, arguments: &str, look: impl FnOnce(JsonValue<'_>, JsonValue<'_>) -> R) -> R {
+    fn with<R>(schema: &str, arguments: &str, check: impl FnOnce(JsonValue<'_>, JsonValue<'_>) -> R) -> R {
         let schema = JsonDocument::parse(schema.as_bytes(), JsonLimits::ENVELOPE).unwrap();
         let arguments = JsonDocument::parse(arguments.as_bytes(), JsonLimits::ENVELOPE).unwrap();
-        look(schema.root(), arguments.root())
+        check(schema.root(), arguments.root())
     }
 
     fn problems(schema: &str, arguments: &str) -> Vec<String> {
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_checked_for_what_models_get_wrong() {
+    fn arguments_are_checked_for_common_errors_of_models() {
         for (arguments, found) in [
             (r#"{"path":"a"}"#, &[][..]),
             (r#"{"path":"a","limit":null,"offset":1.0,"mode":"text"}"#, &[]),
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_check_does_not_know_it_passes_over() {
+    fn unknown_schema_keywords_are_ignored() {
         for (schema, arguments) in [
             ("true", "{}"),
             ("{}", "null"),
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dynamic_reference_means_stands_elsewhere() {
+    fn a_schema_with_a_dynamic_reference_is_not_checked() {
         assert_eq!(problems(r##"{"$dynamicRef":"#x","type":"string"}"##, "{}"), [""; 0]);
     }
 
@@ -536,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn members_that_the_tool_mentions_as_a_word_are_described_first() {
+    fn members_that_the_tool_mentions_by_name_are_described_first() {
         let schema_part = |message: &str| {
             let text = with(READ, r#"{"path":"a"}"#, |schema, sent| hint(schema, sent, message, None));
             text.split_once("The schema wants: ").map(|(_, schema_part)| schema_part.to_owned()).unwrap()
@@ -558,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hint_is_bounded_whatever_the_schema_is() {
+    fn a_hint_is_bounded_for_every_schema() {
         let name = "n".repeat(300);
         let members: Vec<String> =
             (0..400).map(|n| format!("\"{name}{n}\":{{\"enum\":[\"{name}\"]}}")).collect();

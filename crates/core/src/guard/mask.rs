@@ -54,9 +54,9 @@ impl MaskedText {
 
     fn word(&mut self, word: &str) {
         let is_named_number = self.named && word.len() <= 5 && word.bytes().all(|b| b.is_ascii_digit());
-        let accident = word.bytes().any(|b| b.is_ascii_digit())
+        let looks_random = word.bytes().any(|b| b.is_ascii_digit())
             || (word.len() >= 8 && word.bytes().all(|b| b.is_ascii_hexdigit()));
-        if accident && !is_named_number {
+        if looks_random && !is_named_number {
             self.number();
         } else {
             self.small_letters(word);

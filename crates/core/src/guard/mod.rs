@@ -452,10 +452,10 @@ impl LoopGuard {
     ) -> Vec<GuardRemark> {
         let subject = GuardSubject::of(call, mistake);
         self.repeats.retain(|repeat| repeat.subject != subject);
-        self.put_in_row(policy, &subject);
+        self.push_to_row(policy, &subject);
         let moment = self.moment(policy, call, now);
         let mut failing = self.take_failing(&subject, &moment);
-        let something_worked = failing.last.successes != moment.successes;
+        let had_success = failing.last.successes != moment.successes;
         if failing.restarts_count(&moment) {
             failing.errors.clear();
             failing.failures = 0;
@@ -474,7 +474,7 @@ impl LoopGuard {
         }
         let looped = failing.hold.is_some();
         let failures = failing.failures;
-        self.keep_failing(failing);
+        self.push_failing(failing);
 
         let mut remarks = Vec::new();
         if let Some(mistake) = mistake {
@@ -491,7 +491,7 @@ impl LoopGuard {
         }
         // A guessed turn may be hours long. A call that fails again while other calls succeed, such as a test run
         // between edits, gets a remark but does not count towards the limit of such a turn.
-        let certainty = if mistake.is_some() || (looped && !something_worked) {
+        let certainty = if mistake.is_some() || (looped && !had_success) {
             LoopEvidence::Loops
         } else {
             LoopEvidence::Inconclusive
@@ -568,11 +568,11 @@ impl LoopGuard {
         })
     }
 
-    fn keep_failing(&mut self, failing: FailingCall) {
+    fn push_failing(&mut self, failing: FailingCall) {
         push_bounded(&mut self.failing, failing, MOST_CALLS);
     }
 
-    fn put_in_row(&mut self, policy: &GuardPolicy, subject: &GuardSubject) {
+    fn push_to_row(&mut self, policy: &GuardPolicy, subject: &GuardSubject) {
         self.row.push_back(subject.clone());
         while self.row.len() > row_length(policy) {
             self.row.pop_front();

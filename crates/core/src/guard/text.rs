@@ -19,8 +19,8 @@ pub(super) const fn non_retryable(mistake: ModelMistake) -> &'static str {
 /// Returns the text of layer B for the failure that completes the loop.
 pub(super) fn loop_detected(tool: &ToolRef, failures: u32, mistake: Option<ModelMistake>) -> String {
     format!(
-        "[LOOP DETECTED] {} Do NOT retry this call; it will be refused. {WAY_OUT}",
-        story(tool, failures, mistake)
+        "[LOOP DETECTED] {} Do NOT retry this call; it will be refused. {ADVICE}",
+        failure_summary(tool, failures, mistake)
     )
 }
 
@@ -30,10 +30,13 @@ pub(super) fn refused_loop(tool: &ToolRef, failures: u32, mistake: Option<ModelM
         Some(ModelMistake::Arguments | ModelMistake::UnknownTool) => "[LOOP DETECTED] [NON-RETRYABLE]",
         None => "[LOOP DETECTED]",
     };
-    format!("{marker} This call was not run. {} Do NOT retry it. {WAY_OUT}", story(tool, failures, mistake))
+    format!(
+        "{marker} This call was not run. {} Do NOT retry it. {ADVICE}",
+        failure_summary(tool, failures, mistake)
+    )
 }
 
-fn story(tool: &ToolRef, failures: u32, mistake: Option<ModelMistake>) -> String {
+fn failure_summary(tool: &ToolRef, failures: u32, mistake: Option<ModelMistake>) -> String {
     let times = if failures == 1 { "once".to_owned() } else { format!("{failures} times") };
     match mistake {
         Some(ModelMistake::UnknownTool) => {
@@ -45,13 +48,13 @@ fn story(tool: &ToolRef, failures: u32, mistake: Option<ModelMistake>) -> String
     }
 }
 
-const WAY_OUT: &str = "Try a different approach, or report what stands in the way.";
+const ADVICE: &str = "Try a different approach, or report what stands in the way.";
 
 /// Returns the text for two calls that fail alternately.
 pub(super) fn ping_pong(tool: &ToolRef, partner: &ToolRef) -> String {
     format!(
         "[LOOP DETECTED] The last calls went back and forth between \"{}\" and \"{}\", and all of them failed. \
-         Do NOT retry either call; both will be refused. {WAY_OUT}",
+         Do NOT retry either call; both will be refused. {ADVICE}",
         partner.tool, tool.tool
     )
 }

@@ -21,7 +21,8 @@ use crate::policy::GuardPolicy;
 /// The identity of a turn, named by the host or guessed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum TurnMark {
-    Told(TurnId),
+    #[serde(rename = "Told")]
+    Named(TurnId),
     Guessed(u64),
 }
 
@@ -29,8 +30,10 @@ impl TurnMark {
     /// Returns true if the host named these as two turns.
     pub(super) fn is_distinct(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Told(one), Self::Told(another)) => one != another,
-            (Self::Guessed(_), Self::Told(_) | Self::Guessed(_)) | (Self::Told(_), Self::Guessed(_)) => false,
+            (Self::Named(one), Self::Named(another)) => one != another,
+            (Self::Guessed(_), Self::Named(_) | Self::Guessed(_)) | (Self::Named(_), Self::Guessed(_)) => {
+                false
+            }
         }
     }
 }
@@ -132,7 +135,7 @@ impl SessionTurns {
     /// Returns the turn that a call at this time belongs to.
     pub(super) fn mark(&self, policy: &GuardPolicy, turn: Option<&TurnId>, now: Timestamp) -> TurnMark {
         match turn {
-            Some(id) => TurnMark::Told(id.clone()),
+            Some(id) => TurnMark::Named(id.clone()),
             None if self.guess.is_over(policy, now) => {
                 TurnMark::Guessed(self.guess.saved.number.wrapping_add(1))
             }
@@ -243,7 +246,7 @@ impl SessionTurns {
     pub(super) fn stopped(&self, policy: &GuardPolicy, now: Timestamp) -> impl Iterator<Item = StoppedTurn> {
         let named = self.named.iter().filter_map(move |turn| {
             let (last, since) = (turn.last?, turn.limit_reached?);
-            (now.since(last) < SHOWN_FOR).then(|| StoppedTurn {
+            (now.since(last) < DISPLAY_TIME).then(|| StoppedTurn {
                 turn: Some(turn.id.clone()),
                 failures: turn.failures,
                 since,
@@ -351,7 +354,7 @@ impl FailureTally {
 }
 
 /// Time after its last failure for which a turn is shown as stopped if only its host can end it.
-const SHOWN_FOR: Duration = Duration::from_secs(30 * 60);
+const DISPLAY_TIME: Duration = Duration::from_secs(30 * 60);
 /// Maximum number of failed tools stored for a guessed turn.
 const MOST_TOOLS: usize = 64;
 /// Maximum number of calls in flight stored for guessing turns.

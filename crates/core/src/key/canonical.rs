@@ -255,7 +255,9 @@ fn write_exactly(text: &mut String, inner: &str) {
 fn write_loosely(text: &mut String, spelling: NameSpelling<'_>, rule: StringRule) {
     let inner = match spelling {
         // A plain string has no tab and no line break, so most need no second pass.
-        NameSpelling::Plain(inner) if inner.is_ascii() && is_neat(inner) => return text.push_str(inner),
+        NameSpelling::Plain(inner) if inner.is_ascii() && has_single_spaces(inner) => {
+            return text.push_str(inner);
+        }
         NameSpelling::Plain(inner) | NameSpelling::Escaped(inner) => inner,
     };
     if spelling.decoded().any(is_line_break) {
@@ -280,7 +282,7 @@ fn write_loosely(text: &mut String, spelling: NameSpelling<'_>, rule: StringRule
 }
 
 /// Returns true if neither end is a space and there are no two spaces in a row.
-fn is_neat(text: &str) -> bool {
+fn has_single_spaces(text: &str) -> bool {
     let bytes = text.as_bytes();
     let together = bytes.iter().zip(bytes.iter().skip(1)).any(|pair| pair == (&b' ', &b' '));
     !together && bytes.first() != Some(&b' ') && bytes.last() != Some(&b' ')
@@ -334,7 +336,7 @@ fn write_number(text: &mut String, raw: &str) {
         if raw.starts_with('-') {
             text.push('-');
         }
-        return write_far(text, mantissa, exponent);
+        return write_large_exponent(text, mantissa, exponent);
     };
     let number = Decimal {
         digits: whole.chars().chain(fraction.chars()).skip(leading).take(all - leading - trailing),
@@ -375,7 +377,7 @@ fn small_exponent(exponent: &str) -> Option<i64> {
 }
 
 /// Writes a number with a larger exponent as it is spelled, so that it at least equals no other number.
-fn write_far(text: &mut String, mantissa: &str, exponent: &str) {
+fn write_large_exponent(text: &mut String, mantissa: &str, exponent: &str) {
     text.push_str(mantissa);
     text.push_str(if exponent.starts_with('-') { "e-" } else { "e+" });
     text.push_str(exponent.trim_start_matches(['+', '-']).trim_start_matches('0'));

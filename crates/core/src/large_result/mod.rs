@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn the_notice_says_what_is_left_out_and_where_it_is() {
+    fn the_notice_gives_the_omitted_range_and_its_location() {
         let cut = cut(&["x".repeat(1000).as_str()], 100).unwrap();
         let notice_for = |place: ResultLocation| {
             CutNotice { cut: &cut, place: &place, keep: Duration::from_secs(3600) }.words().trim().to_owned()
@@ -296,7 +296,7 @@ mod tests {
     proptest! {
         /// For all texts: the shown parts and the gap are the whole text, and no more than the limit is shown.
         #[test]
-        fn the_gap_and_what_is_shown_are_the_whole(
+        fn the_gap_and_the_shown_parts_are_the_whole_text(
             texts in prop::collection::vec("[a€𝄞]{0,12}", 1..5),
             limit in 0_usize..40,
         ) {

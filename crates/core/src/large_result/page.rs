@@ -20,7 +20,7 @@ pub struct TextPage<'t> {
 pub enum TextPageError {
     /// The offset is after the end of the text.
     #[error("offset={offset} is after the end of the text, which has {bytes} bytes")]
-    BehindTheEnd {
+    PastEnd {
         /// Requested offset.
         offset: usize,
         /// Size of the text in bytes.
@@ -43,7 +43,7 @@ pub enum TextPageError {
 pub fn page(text: &str, offset: usize, most: usize) -> Result<TextPage<'_>, TextPageError> {
     let bytes = text.len();
     if offset > bytes {
-        return Err(TextPageError::BehindTheEnd { offset, bytes });
+        return Err(TextPageError::PastEnd { offset, bytes });
     }
     let Some(rest) = text.get(offset..) else {
         return Err(TextPageError::WithinCharacter { offset, nearest: floor_char(text, offset) });

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_text_is_kept_once_and_as_long_as_a_new_one() {
+    fn the_same_text_is_stored_once_and_as_long_as_a_new_one() {
         let mut store = store_of(8, 100);
         keep(&mut store, "a", "ann", 10, START);
         keep(&mut store, "b", "ann", 10, START);

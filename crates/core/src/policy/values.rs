@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_and_factors_refuse_what_they_cannot_be() {
+    fn shares_and_factors_outside_their_range_are_refused() {
         assert!(Ratio::new(1.01).is_err() && Ratio::new(f64::NAN).is_err() && Ratio::new(-0.1).is_err());
         assert!(GrowthFactor::new(0.99).is_err() && GrowthFactor::new(f64::INFINITY).is_err());
         assert!(Ratio::percent(50).reached_by(5, 10) && !Ratio::percent(50).reached_by(4, 10));

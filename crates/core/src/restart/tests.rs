@@ -15,7 +15,7 @@ const LATER: Timestamp = Timestamp::from_millis(5_000);
 const BEFORE: Timestamp = Timestamp::from_millis(4_999);
 const DOWN: DownPeriod = DownPeriod { until: LATER, reason: DownReason::CannotStart };
 
-fn standing_as(standing: ServerState) -> RestartTracker {
+fn tracker_in(standing: ServerState) -> RestartTracker {
     RestartTracker { standing, ..RestartTracker::new(7) }
 }
 
@@ -41,20 +41,20 @@ fn every_state_answers_every_request() {
         (StartDecision::Refuse(DOWN), ServerState::Down(DOWN)),
     ];
     for (standing, (decision, after)) in all().into_iter().zip(answers) {
-        let mut restarts = standing_as(standing);
+        let mut restarts = tracker_in(standing);
         assert_eq!((restarts.request_start(BEFORE), restarts.state()), (decision, after), "{standing:?}");
     }
     for standing in [ServerState::BackingOff { until: LATER }, ServerState::Down(DOWN)] {
-        let mut restarts = standing_as(standing);
+        let mut restarts = tracker_in(standing);
         assert_eq!(restarts.request_start(LATER), StartDecision::Start, "{standing:?} is over");
         assert_eq!(restarts.request_start(LATER), StartDecision::WaitForStart, "one start for all who ask");
     }
 }
 
 #[test]
-fn only_what_is_on_its_way_becomes_ready() {
+fn only_a_starting_server_becomes_ready() {
     for standing in all() {
-        let mut restarts = standing_as(standing);
+        let mut restarts = tracker_in(standing);
         restarts.record_ready(LATER);
         let expected = match standing {
             ServerState::Starting { .. } => ServerState::Up { since: LATER },
@@ -68,7 +68,7 @@ fn only_what_is_on_its_way_becomes_ready() {
 }
 
 #[test]
-fn every_standing_takes_every_death() {
+fn every_state_handles_every_exit() {
     let policy = RestartPolicy { first_wait: Duration::ZERO, ..RestartPolicy::default() };
     let soon = ServerState::BackingOff { until: LATER };
     let down =
@@ -84,7 +84,7 @@ fn every_standing_takes_every_death() {
     ];
     for (death, expected) in table {
         for (standing, expected) in all().into_iter().zip(expected) {
-            let mut restarts = standing_as(standing);
+            let mut restarts = tracker_in(standing);
             assert_eq!(restarts.record_exit(&policy, death, LATER), expected, "{standing:?}, {death:?}");
             assert_eq!(restarts.state(), expected);
         }
@@ -92,9 +92,9 @@ fn every_standing_takes_every_death() {
 }
 
 #[test]
-fn a_reset_ends_waits_and_rests_and_leaves_what_runs() {
+fn a_reset_ends_backoffs_and_rests_and_does_not_stop_running_servers() {
     for standing in all() {
-        let mut restarts = standing_as(standing);
+        let mut restarts = tracker_in(standing);
         restarts.reset();
         let expected = match standing {
             ServerState::BackingOff { .. } | ServerState::Down(_) => ServerState::Idle,
@@ -171,7 +171,7 @@ fn a_trial_that_dies_rests_twice_as_long_up_to_a_limit() {
 }
 
 #[test]
-fn having_been_well_makes_the_waits_short_again_but_forgets_no_death_in_the_window() {
+fn a_healthy_period_resets_the_backoff_and_no_crash_in_the_window() {
     let policy = RestartPolicy { well_after: Duration::from_secs(5), ..budget(3) };
     let mut restarts = RestartTracker::new(3);
     let mut now = at(0);
@@ -230,7 +230,7 @@ fn deaths_that_are_far_apart_never_take_it_down() {
 }
 
 #[test]
-fn a_server_that_is_down_says_why_until_when_and_what_to_do() {
+fn a_server_that_is_down_has_a_reason_an_end_time_and_advice() {
     let down = |because| DownPeriod { until: at(60_000), reason: because }.to_string();
     let rest = "; the first call after 1970-01-01T00:01:00.000Z starts it again, or a reset at once";
     let crashes = DownReason::Crashes { count: 5, within: Duration::from_secs(60) };
@@ -266,14 +266,14 @@ fn numbers_that_make_no_sense_do_no_harm() {
 /// An event of a server. The time since the last event comes with it.
 #[derive(Clone, Copy, Debug)]
 enum RestartTestEvent {
-    Asked,
+    StartRequested,
     Ready,
     Died(ServerExit),
 }
 
 fn happens() -> impl Strategy<Value = (RestartTestEvent, u64)> {
     let event = prop_oneof![
-        4 => Just(RestartTestEvent::Asked),
+        4 => Just(RestartTestEvent::StartRequested),
         2 => Just(RestartTestEvent::Ready),
         4 => Just(RestartTestEvent::Died(ServerExit::Crashed)),
         1 => Just(RestartTestEvent::Died(ServerExit::CannotStart)),
@@ -283,18 +283,18 @@ fn happens() -> impl Strategy<Value = (RestartTestEvent, u64)> {
 
 proptest! {
     #[test]
-    fn no_window_sees_more_starts_than_the_budget_and_no_wait_is_too_long(
+    fn no_window_has_more_starts_than_the_budget_and_no_wait_exceeds_the_longest(
         crashes in 1_u32..7,
         well_after in 0_u64..90_000,
         seed: u64,
-        story in prop::collection::vec(happens(), 1..300),
+        events in prop::collection::vec(happens(), 1..300),
     ) {
         let policy = RestartPolicy { well_after: Duration::from_millis(well_after), ..budget(crashes) };
         let (mut restarts, mut now, mut starts) = (RestartTracker::new(seed), at(0), Vec::new());
-        for (event, gap) in story {
+        for (event, gap) in events {
             now = now + Duration::from_millis(gap);
             match event {
-                RestartTestEvent::Asked => if restarts.request_start(now) == StartDecision::Start {
+                RestartTestEvent::StartRequested => if restarts.request_start(now) == StartDecision::Start {
                     starts.push(now);
                 },
                 RestartTestEvent::Ready => restarts.record_ready(now),

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_past_is_forgotten_after_ten_seconds() {
+    fn counts_expire_after_ten_seconds() {
         let mut budget = RetryBudget::default();
         for _ in 0..100 {
             budget.deposit(&SHARE_ONLY, at(0));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_jumps_either_way_leaves_a_working_budget() {
+    fn a_budget_works_after_a_clock_jump_in_either_direction() {
         let mut budget = RetryBudget::default();
         assert_eq!(granted(&mut budget, &POLICY, 50, Timestamp::MAX), 10);
         assert_eq!(granted(&mut budget, &POLICY, 50, at(5000)), 10);

@@ -163,7 +163,7 @@ fn a_list_repeats_its_last_wait() {
 }
 
 #[test]
-fn what_the_other_side_asks_for_is_waited_if_it_is_longer() {
+fn a_requested_delay_applies_if_it_is_longer() {
     let policy = RetryPolicy { jitter: Jitter::None, ..retry_of(PolicyProfile::Stepped) };
     for (requested, start) in [(0, 1100), (99, 1100), (101, 1101), (60_000, 61_000)] {
         let next = schedule(&policy, 1).next(&policy, at(400), Some(ms(requested)), at(1000));
@@ -213,7 +213,7 @@ fn limits_of_time_stop_the_start_of_an_attempt() {
 }
 
 #[test]
-fn a_caller_may_only_lower_what_the_policy_allows() {
+fn a_caller_may_only_lower_the_limits_of_the_policy() {
     let policy = RetryPolicy {
         backoff: Backoff::Constant(ms(100)),
         jitter: Jitter::None,

@@ -160,7 +160,7 @@ impl TrustAccount {
                 if began >= escalated.at {
                     escalated.further = escalated.further.saturating_add(1);
                     if escalated.further >= rule.block_after.get() {
-                        let reason = prompt::kept_failing(escalated.further, &escalated.reason);
+                        let reason = prompt::further_failures(escalated.further, &escalated.reason);
                         let failures = escalated.failures;
                         steps.push(self.block(reason.into(), failures, now));
                     }
@@ -291,7 +291,7 @@ impl TrustAccount {
 
 impl AccountTransition {
     /// Returns the transition to TRUSTED by an operator.
-    pub(super) fn to_trusted(from: TrustState, reason: &str) -> Self {
+    pub(super) fn restored(from: TrustState, reason: &str) -> Self {
         let reason = reason.into();
         Self { from, to: TrustState::Trusted, reason, failures: 0, until: None, successes_needed: 0 }
     }

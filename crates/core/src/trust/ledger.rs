@@ -217,8 +217,7 @@ impl TrustLedger {
             let from = account.state.name();
             *account = TrustAccount { trust_restored_at: Some(now), ..TrustAccount::default() };
             if from != TrustState::Trusted {
-                changes
-                    .push(context.change(AccountTransition::to_trusted(from, "reset by an operator"), now));
+                changes.push(context.change(AccountTransition::restored(from, "reset by an operator"), now));
             }
         }
         match target {
@@ -244,7 +243,7 @@ impl TrustLedger {
                         notify: NotifyChoice::Yes,
                     };
                     changes.push(context.change(
-                        AccountTransition::to_trusted(TrustState::Blocked, "reset by an operator"),
+                        AccountTransition::restored(TrustState::Blocked, "reset by an operator"),
                         now,
                     ));
                 }

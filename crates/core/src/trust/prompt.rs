@@ -29,19 +29,19 @@ impl Escalation {
     pub(super) fn of(facts: PromptFacts<'_>) -> Self {
         let PromptFacts { tool, domain, state, reason, failures, window, recovers_at, successes_needed } =
             facts;
-        let whom = match domain {
+        let label = match domain {
             Some(domain) => format!("{tool} (everything that uses {domain})"),
             None => tool.to_string(),
         };
         let (summary, recovery_hint, level) = match state {
             TrustState::Blocked => (
-                format!("{whom} is blocked"),
+                format!("{label} is blocked"),
                 "only a reset by an operator ends this; until then an operator may approve single calls"
                     .to_owned(),
                 PromptLevel::Error,
             ),
             TrustState::Escalated | TrustState::Recovering | TrustState::Trusted => (
-                format!("{whom} has lost trust and needs approval"),
+                format!("{label} has lost trust and needs approval"),
                 match recovers_at {
                     Some(at) => format!(
                         "runs without approval after {at}; {} then restore trust",
@@ -118,7 +118,7 @@ impl Escalation {
 impl TrustChange {
     /// Returns the text of a notification.
     pub fn message(&self) -> String {
-        let whom = match (self.scope, &self.tool, &self.domain) {
+        let label = match (self.scope, &self.tool, &self.domain) {
             (TrustScope::Domain, _, Some(domain)) => format!("everything that uses {domain}"),
             (TrustScope::Signature, Some(tool), Some(domain)) => format!("{tool} at {domain}"),
             (TrustScope::Signature | TrustScope::Tool, Some(tool), _) => tool.to_string(),
@@ -132,13 +132,13 @@ impl TrustChange {
                     None => "until an operator approves its recovery".to_owned(),
                 };
                 let needed = successes(self.successes_needed);
-                format!("{whom} needs approval {end}: {reason}; {needed} after that restore trust")
+                format!("{label} needs approval {end}: {reason}; {needed} after that restore trust")
             }
-            TrustState::Blocked => format!("{whom} is blocked until an operator resets it: {reason}"),
+            TrustState::Blocked => format!("{label} is blocked until an operator resets it: {reason}"),
             TrustState::Recovering => {
-                format!("{whom} is recovering: {reason}; {} restore trust", successes(self.successes_needed))
+                format!("{label} is recovering: {reason}; {} restore trust", successes(self.successes_needed))
             }
-            TrustState::Trusted => format!("{whom} is trusted again: {reason}"),
+            TrustState::Trusted => format!("{label} is trusted again: {reason}"),
         }
     }
 }
@@ -172,7 +172,7 @@ pub(super) fn failed_while_recovering(severity: Severity) -> String {
 }
 
 /// Returns the text for further failures of approved calls.
-pub(super) fn kept_failing(further: u32, first: &str) -> String {
+pub(super) fn further_failures(further: u32, first: &str) -> String {
     format!("{} while approval was needed (first: {first})", plural(further, "more failure"))
 }
 

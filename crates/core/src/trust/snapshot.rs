@@ -163,7 +163,7 @@ impl TrustLedger {
         let doubted = |(_, stored): &(String, ToolReliabilityState)| stored.state != TrustState::Trusted;
         for (entry, stored) in snapshot.tool_states.into_iter().filter(doubted) {
             runs.push((stored.holder(&entry)?, stored.consecutive_failures));
-            ledger.put_back(entry, stored)?;
+            ledger.restore_entry(entry, stored)?;
         }
         ledger.check_bounds(bounds)?;
         let surplus = snapshot.failure_history.len().saturating_sub(bounds.history);
@@ -216,7 +216,11 @@ impl TrustLedger {
         Ok(())
     }
 
-    fn put_back(&mut self, entry: String, stored: ToolReliabilityState) -> Result<(), TrustSnapshotError> {
+    fn restore_entry(
+        &mut self,
+        entry: String,
+        stored: ToolReliabilityState,
+    ) -> Result<(), TrustSnapshotError> {
         let account = stored.account(&entry)?;
         let twice = match stored.holder(&entry)? {
             // A host may have several targets for one tool that are unknown here. The worst of them counts.
@@ -283,7 +287,7 @@ impl<K: Ord + Clone> BoundedMap<K, TrustAccount> {
         }
         for (key, stored) in other.items.into_iter().filter(|(_, stored)| stored.state != State::Trusted) {
             if let Some(account) = self.get_or_insert(key, written)
-                && account.is_behind(&stored)
+                && account.is_older_than(&stored)
             {
                 // The window of this process is kept. The state is taken from the snapshot.
                 let window = std::mem::take(&mut account.window);
@@ -295,7 +299,7 @@ impl<K: Ord + Clone> BoundedMap<K, TrustAccount> {
 
 impl TrustAccount {
     /// Returns true if another process has newer data for it and does not trust it.
-    fn is_behind(&self, stored: &Self) -> bool {
+    fn is_older_than(&self, stored: &Self) -> bool {
         match &self.state {
             State::Trusted => self.trust_restored_at < stored.trust_lost_at(),
             State::Escalated(_) | State::Recovering(_) | State::Blocked(_) => {

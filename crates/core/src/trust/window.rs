@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_share_is_right_beyond_what_is_remembered_one_by_one() {
+    fn the_share_is_exact_beyond_the_calls_recorded_one_by_one() {
         let mut window = FailureWindow::default();
         for _ in 0..1000 {
             window.failure(&rule(), failed(1));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_forgets_what_is_older_than_the_window_and_nothing_younger() {
+    fn a_share_drops_calls_older_than_the_window_and_no_younger_ones() {
         let mut window = FailureWindow::default();
         window.success(&rule(), at(0));
         window.success(&rule(), at(64));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_above_the_expected_share_is_too_much() {
+    fn only_failures_above_the_expected_share_are_too_many() {
         for (rate, expected, failed, calls, too_many) in [
             (50, 0, 4, 10, false),
             (50, 0, 5, 10, true),

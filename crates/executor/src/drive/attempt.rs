@@ -82,7 +82,7 @@ impl CallDriver {
         let reason = match cut {
             CutReason::Silent(_) | CutReason::TooLong => "the tool did not answer in time",
             CutReason::Deadline => "the deadline of the call has passed",
-            CutReason::Cancelled => "the call was withdrawn",
+            CutReason::Cancelled => "the call was cancelled",
         };
         self.end_attempt(AttemptFault::new(FaultSource::Timeout { after }, reason)).await
     }

@@ -126,7 +126,7 @@ impl fmt::Debug for StoreOperation {
             Self::Save(_, save) => write!(f, "save {}", save.claimed.key.fingerprint()),
             Self::Release(_, release) => write!(f, "release {}", release.key.fingerprint()),
             Self::Park(parking) => write!(f, "park a call of {}", parking.request.tool),
-            Self::GiveBack { grant, .. } => write!(f, "give back grant {}", grant.0),
+            Self::GiveBack { grant, .. } => write!(f, "return grant {}", grant.0),
         }
     }
 }

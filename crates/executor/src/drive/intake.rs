@@ -112,7 +112,7 @@ async fn drive(
         trail.add(RecordedEvent {
             order: calls.state.next_sequence(),
             after_ms: 0,
-            kind: RecordedEventKind::Came,
+            kind: RecordedEventKind::Arrived,
         });
         Call::begin(shared, request, policy, seed, received.at, &mut notices)
     });

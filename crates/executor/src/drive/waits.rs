@@ -161,7 +161,7 @@ async fn ended_activity(activity: &mut DriverActivity, calls: &CallServices, cal
                                 ActivityResult::Answered(ApprovalOutcome::Unreachable)
                             }
                             ClientDecision::PutToCaller(question) => {
-                                ActivityResult::Answered(ApprovalOutcome::PutToCaller(question))
+                                ActivityResult::Answered(ApprovalOutcome::ReturnedToCaller(question))
                             }
                         };
                     }

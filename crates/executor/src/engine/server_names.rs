@@ -1,7 +1,7 @@
 //! Names of servers: different servers with the same name get different names.
 
 use steadfast_core::id::Namespace;
-use steadfast_core::server_name::{KEPT, ServerClaim, ServerFailure, ServerIdentity, ServerNameRecord};
+use steadfast_core::server_name::{RETENTION, ServerClaim, ServerFailure, ServerIdentity, ServerNameRecord};
 use steadfast_store::{
     Document, DocumentKind, DocumentName, LocalProcessMonitor, ProcessMonitor as _, StateStore, StoreError,
     this_process, update_document,
@@ -31,7 +31,7 @@ impl Engine {
         let document = document_of(name);
         let (neighbours, now) = (LocalProcessMonitor::of(calls.state.process.clone()), calls.store.now());
         let mut named = name.clone();
-        update_document(&*calls.store, &document, now + KEPT, |found| {
+        update_document(&*calls.store, &document, now + RETENTION, |found| {
             let mut names = read(found);
             named = names.claim(
                 name,
@@ -66,7 +66,7 @@ impl Engine {
         if read(found.as_ref()).failure(name) == failure {
             return Ok(());
         }
-        update_document(&*calls.store, &document, now + KEPT, |found| {
+        update_document(&*calls.store, &document, now + RETENTION, |found| {
             let mut names = read(found);
             names.set_failure(name, failure, now);
             serde_json::to_string(&names).unwrap_or_default().into()

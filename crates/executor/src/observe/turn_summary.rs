@@ -37,7 +37,7 @@ pub struct TurnSummary {
     /// One sentence for the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
-    /// True if an operator should look at a problem.
+    /// True if a problem needs attention.
     #[serde(default)]
     pub escalated: bool,
 }

@@ -122,7 +122,7 @@ impl ApprovalBook {
             let judged = cell.judged.lock();
             let mut open = judged.approvals.parked(now);
             let is_first =
-                |(open, parked): &(ParkedRequestId, &ParkedRequest)| *open == id && parked.askers == 1;
+                |(open, parked): &(ParkedRequestId, &ParkedRequest)| *open == id && parked.request_count == 1;
             open.find(is_first).map(|(_, parked)| Notification::approval(tenant.as_ref(), id, parked))
         };
         if let Some(notification) = notification {

@@ -240,7 +240,7 @@ impl MachineRegistry {
             tools: SharedRegistry::new(Self::MOST, move || {
                 Mutex::new(ToolState { breaker: breaker(), limiter: Limiter::default(), counts: None })
             })
-            // A breaker that was forced by hand must not be evicted. One that is locked is in use.
+            // A breaker that was forced by an operator must not be evicted. One that is locked is in use.
             .pinning(|cell: &ToolCell| {
                 cell.try_lock().is_none_or(|state| state.breaker.is_forced_by_operator())
             }),

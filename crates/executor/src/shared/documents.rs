@@ -67,7 +67,7 @@ impl DirtyDocuments {
                 | CallNotice::Replayed { .. }
                 | CallNotice::TookOver
                 | CallNotice::KeyConflict
-                | CallNotice::ApprovalAsked
+                | CallNotice::ApprovalRequested
                 | CallNotice::ApprovalEnded { .. }
                 | CallNotice::AttemptStarted { .. }
                 | CallNotice::AttemptEnded { .. }
@@ -80,7 +80,7 @@ impl DirtyDocuments {
                 | CallNotice::Verified { .. }
                 | CallNotice::FenceLost
                 | CallNotice::StoreFailed { .. }
-                | CallNotice::WouldHave(_)
+                | CallNotice::Shadowed(_)
                 | CallNotice::CallFinished { .. } => continue,
             };
             self.mark(marked);

@@ -131,7 +131,7 @@ async fn an_unknown_outcome_is_replayed_until_delivered_before_an_equal_call_run
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_resend_under_the_same_call_id_finds_its_dispatch_whatever_ran_meanwhile() {
+async fn a_resend_under_the_same_call_id_finds_its_dispatch_after_other_runs() {
     let engine = engine(standard(ToolClass::Mutating)).await;
     let (runs, tool) = counted();
     let call = async |id| {
@@ -193,7 +193,7 @@ async fn dedupe_that_is_turned_on_again_gives_no_answers_of_computed_keys_from_b
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_open_when_dedupe_was_turned_off_is_still_open_when_it_is_on_again() {
+async fn calls_open_when_dedupe_was_turned_off_are_still_open_when_it_is_on_again() {
     let (engine, dedupe) = switched().await;
     let call = || engine.call_with(pay(1, None), |_: Attempt| async { reset() }, joined(None));
     assert_eq!(code(&call().await), Some(Code::OutcomeUnknown));

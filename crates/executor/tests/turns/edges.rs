@@ -71,7 +71,7 @@ const MAY_RUN_TWICE: AnnotationHints =
 
 /// The class of most MCP tools comes from their server. A regression: the turn treated all as tools without a class.
 #[tokio::test(start_paused = true)]
-async fn eh_6_4_a_tool_whose_server_says_that_it_only_reads_is_replaced_when_it_does_not_answer() {
+async fn eh_6_4_a_tool_annotated_as_read_only_is_replaced_when_it_does_not_answer() {
     let engine = believing(memory()).await;
     let tools = ScriptedTools::new([
         ("flight_search", script(async |_| reset())),
@@ -83,7 +83,7 @@ async fn eh_6_4_a_tool_whose_server_says_that_it_only_reads_is_replaced_when_it_
 }
 
 #[tokio::test(start_paused = true)]
-async fn eh_4_2_a_tool_whose_server_says_that_it_only_reads_is_stopped_at_the_deadline() {
+async fn eh_4_2_a_tool_annotated_as_read_only_is_stopped_at_the_deadline() {
     let engine = believing(memory()).await;
     let tools = ScriptedTools::new([("flight_search", hangs())]);
     let shelf = Arc::new(AnnotatedTools::of(&tools, READS));
@@ -97,7 +97,7 @@ async fn eh_4_2_a_tool_whose_server_says_that_it_only_reads_is_stopped_at_the_de
 /// The first submission may have run the call, and its process is gone. The second one may call the same tool again,
 /// and is refused. That says nothing about the first one.
 #[tokio::test(start_paused = true)]
-async fn what_its_server_lets_run_twice_is_not_replaced_when_the_turn_comes_again() {
+async fn a_call_annotated_as_repeatable_is_not_replaced_when_the_turn_is_resubmitted() {
     let store = memory();
     let tools = ScriptedTools::new([
         (
@@ -174,7 +174,7 @@ async fn a_rejected_call_is_not_replaced_when_the_turn_is_submitted_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_that_was_withdrawn_before_it_began_makes_no_call() {
+async fn a_turn_that_was_cancelled_before_it_began_makes_no_call() {
     let engine = engine(measured(ToolClass::Mutating)).await;
     let tools = ScriptedTools::new([("flight_search", replies("1"))]);
     let options = options();
@@ -187,7 +187,7 @@ async fn a_turn_that_was_withdrawn_before_it_began_makes_no_call() {
 
 /// A regression: calls that ended at once left no moment in which the cancellation was handled.
 #[tokio::test(start_paused = true)]
-async fn a_turn_that_is_withdrawn_while_its_calls_end_at_once_starts_no_other() {
+async fn a_turn_that_is_cancelled_while_its_calls_end_at_once_starts_no_other() {
     let engine = engine(measured(ToolClass::Mutating)).await;
     let options = options();
     let withdrawn = options.cancelled.clone();
@@ -250,7 +250,7 @@ async fn a_turn_that_comes_again_with_other_alternatives_does_nothing_twice() {
 
 /// Turns that wait for the store before they begin count toward the limit.
 #[tokio::test(start_paused = true)]
-async fn there_are_no_more_turns_than_may_be_also_while_the_store_is_silent() {
+async fn the_limit_of_turns_applies_also_while_the_store_is_silent() {
     let (engine, store) = on_faulty().await;
     let tools = ScriptedTools::new([("flight_search", replies("1"))]);
     store.becomes(FaultMode::Silent);
@@ -298,7 +298,7 @@ async fn a_call_that_was_never_sent_is_not_reported_as_running() {
 
 /// The store does not respond while a choice is written, and the caller cancels.
 #[tokio::test(start_paused = true)]
-async fn a_turn_that_is_withdrawn_does_not_wait_for_the_store() {
+async fn a_turn_that_is_cancelled_does_not_wait_for_the_store() {
     let (engine, store) = on_faulty().await;
     let tools = failing_with(&store, FaultMode::Slow);
     let options = options();
@@ -321,7 +321,7 @@ async fn a_turn_that_is_withdrawn_does_not_wait_for_the_store() {
 /// A process that died at the end of its turn has left records that are younger than its choices. The choices must
 /// live longer than these records.
 #[tokio::test(start_paused = true)]
-async fn what_was_chosen_is_known_for_as_long_as_what_came_of_it() {
+async fn choices_are_stored_as_long_as_their_results() {
     let mut policy = measured(ToolClass::Mutating);
     policy.time.total = Duration::from_secs(30);
     let day = policy.dedupe.keep.done;
@@ -380,7 +380,7 @@ async fn what_was_chosen_is_known_for_as_long_as_what_came_of_it() {
 /// Outside of a turn, a call of a tool without a class continues without the store. In a turn it must not: an earlier
 /// submission may have run it.
 #[tokio::test(start_paused = true)]
-async fn what_was_finished_is_not_run_again_because_the_store_is_away() {
+async fn finished_calls_do_not_run_again_while_the_store_is_unavailable() {
     let store =
         Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
     let engine = on(store.clone(), measured(ToolClass::Unknown)).await;
@@ -427,7 +427,7 @@ async fn an_output_that_is_nested_without_end_is_refused_as_an_argument() {
 
 /// A call that is left to the engine at the deadline ends, and is not retried after it.
 #[tokio::test(start_paused = true)]
-async fn eh_7_4_what_the_turn_leaves_behind_is_not_tried_again_after_its_deadline() {
+async fn eh_7_4_a_call_left_running_is_not_retried_after_the_deadline_of_the_turn() {
     let engine = engine(measured(ToolClass::Unknown)).await;
     let tools = ScriptedTools::new([(
         "flight_search",
@@ -446,7 +446,7 @@ async fn eh_7_4_what_the_turn_leaves_behind_is_not_tried_again_after_its_deadlin
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_chosen_is_known_for_days_where_records_are_kept_for_days() {
+async fn choices_are_stored_for_days_if_records_are() {
     let mut policy = measured(ToolClass::Mutating);
     policy.dedupe.keep.done = Duration::from_secs(72 * 3600);
     let engine = on(memory(), policy).await;
@@ -516,7 +516,7 @@ async fn the_same_name_of_two_tenants_is_two_turns() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_that_another_version_has_kept_is_not_begun() {
+async fn a_turn_that_another_version_has_stored_does_not_start() {
     let store = memory();
     let engine = on(store.clone(), measured(ToolClass::Mutating)).await;
     let tools = ScriptedTools::new([("book", replies("1"))]);

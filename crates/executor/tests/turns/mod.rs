@@ -34,7 +34,7 @@ fn memory() -> Arc<dyn StateStore> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_that_comes_again_runs_only_what_was_not_finished() {
+async fn a_resubmitted_turn_runs_only_unfinished_calls() {
     for class in [ToolClass::ReadOnly, ToolClass::Mutating] {
         let store = memory();
         let mut policy = measured(class);
@@ -184,7 +184,7 @@ async fn a_turn_that_went_back_to_the_tool_of_its_plan_does_so_again() {
 /// A regression: at the gateway, a call without progress gets the response `stuck_call` instead of `outcome_unknown`
 /// while it may still take effect. Its turn treated that as a call that was never sent.
 #[tokio::test(start_paused = true)]
-async fn what_may_still_do_its_work_is_not_replaced() {
+async fn a_call_that_may_still_take_effect_is_not_replaced() {
     let mut policy = measured(ToolClass::Mutating).for_gateway();
     policy.time.attempt = Duration::from_secs(5);
     let engine = engine(policy).await;
@@ -201,7 +201,7 @@ async fn what_may_still_do_its_work_is_not_replaced() {
 /// A tool without a class is called again although it is unknown if it ran. It may still have run when a later
 /// submission of the turn finds only its failure.
 #[tokio::test(start_paused = true)]
-async fn what_may_have_run_before_is_not_replaced_when_the_turn_comes_again() {
+async fn a_call_that_may_have_run_is_not_replaced_when_the_turn_is_resubmitted() {
     let store = memory();
     let policy = measured(ToolClass::Unknown);
     let tools = ScriptedTools::new([
@@ -233,7 +233,7 @@ async fn a_call_with_an_unreadable_record_is_not_replaced() {
 /// The end of the call and the deadline come at the same moment. A regression: if the breaker event came first, the
 /// turn was over before it handled the end of the call, and its caller never got the result.
 #[tokio::test(start_paused = true)]
-async fn what_ends_at_the_very_deadline_counts() {
+async fn a_call_that_ends_exactly_at_the_deadline_counts() {
     let engine = engine(measured(ToolClass::Mutating)).await;
     let slow = script(async |_| {
         tokio::time::sleep(Duration::from_secs(10)).await;
@@ -248,7 +248,7 @@ async fn what_ends_at_the_very_deadline_counts() {
 
 /// Neither the request to run a turn, nor a choice to store, nor the release may block a turn forever.
 #[tokio::test(start_paused = true)]
-async fn a_turn_ends_by_its_deadline_although_the_store_says_nothing() {
+async fn a_turn_ends_by_its_deadline_although_the_store_does_not_answer() {
     let (engine, store) = on_faulty().await;
     let tools = ScriptedTools::new([("flight_search", replies("1")), ("flight_search_backup", replies("2"))]);
     let text = r#"{"turnId":"trip","deadlineMs":10000,"calls":[{"id":"f","tool":"t/flight_search",
@@ -278,7 +278,7 @@ async fn a_turn_ends_by_its_deadline_although_the_store_says_nothing() {
 
 /// Background retries end by themselves: with the engine, and at the latest when the turn is free anyway.
 #[tokio::test(start_paused = true)]
-async fn a_turn_that_cannot_be_given_back_keeps_nothing_alive() {
+async fn a_turn_that_cannot_be_released_does_not_keep_the_engine_alive() {
     for (health, engine_lives) in
         [(FaultMode::Down, true), (FaultMode::Down, false), (FaultMode::Silent, true)]
     {
@@ -349,7 +349,7 @@ async fn on_faulty() -> (Engine, Arc<FaultyStore>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_question_of_a_tool_is_no_answer_to_those_who_depend_on_it() {
+async fn an_input_request_of_a_tool_is_not_an_output_for_its_dependants() {
     let engine = engine(measured(ToolClass::Mutating)).await;
     let tools = ScriptedTools::new([
         ("book", script(async |_| Err(AttemptError::InputRequired(tool_output(r#""which seat?""#))))),
@@ -364,7 +364,7 @@ async fn a_question_of_a_tool_is_no_answer_to_those_who_depend_on_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_that_is_withdrawn_ends_at_once() {
+async fn a_turn_that_is_cancelled_ends_at_once() {
     let engine = engine(measured(ToolClass::ReadOnly)).await;
     let tools = ScriptedTools::new([
         ("flight_search", replies("1")),
@@ -409,7 +409,7 @@ async fn without_a_store_to_keep_a_choice_in_the_call_is_not_sent() {
 
 /// A regression: a reader was told that a turn still runs while its last entries were on their way to the store.
 #[tokio::test(start_paused = true)]
-async fn a_turn_that_was_answered_is_over_for_everybody_who_asks() {
+async fn an_answered_turn_is_over_in_every_query() {
     let store =
         Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
     let engine = on(store.clone(), measured(ToolClass::ReadOnly)).await;
@@ -423,7 +423,7 @@ async fn a_turn_that_was_answered_is_over_for_everybody_who_asks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sf_6_what_tools_say_is_redacted_in_the_trace() {
+async fn sf_6_tool_outputs_are_redacted_in_the_trace() {
     let engine = engine(measured(ToolClass::ReadOnly)).await;
     const SECRET: &str = "ghp_0123456789abcdefghijABCDEFGHIJ012345";
     let tools = ScriptedTools::new([(
@@ -461,7 +461,7 @@ async fn a_resubmitted_turn_continues_after_replayed_failures() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_waits_for_history_and_traces_that_are_on_their_way() {
+async fn a_shutdown_waits_for_history_and_traces_in_flight() {
     for journal in [Journal::History, Journal::Traces] {
         let clock = Arc::new(RuntimeClock::new());
         let store = Arc::new(FaultyStore::new(MemoryStore::new(MemoryOptions::new(clock.clone()))));
@@ -483,7 +483,7 @@ async fn a_shutdown_waits_for_history_and_traces_that_are_on_their_way() {
 
 /// Events during an outage of the store are needed afterwards.
 #[tokio::test(start_paused = true)]
-async fn what_happened_while_the_store_was_away_is_written_when_it_is_back() {
+async fn history_from_a_store_outage_is_written_after_it() {
     let (engine, store) = on_faulty().await;
     let away = store.clone();
     let tools = ScriptedTools::new([(
@@ -509,7 +509,7 @@ async fn what_happened_while_the_store_was_away_is_written_when_it_is_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_who_goes_away_takes_no_line_along() {
+async fn a_reader_that_disconnects_loses_no_entries() {
     let (engine, store) = on_faulty().await;
     let tools = ScriptedTools::new([("flight_search", replies("1"))]);
     let turned = turn(&engine, &tools, r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;

@@ -45,7 +45,7 @@ pub(crate) struct TrustToolCall<'a> {
     pub(crate) tenant: Option<&'a TenantId>,
     pub(crate) session: Option<&'a SessionKey>,
     /// Asks the user of the client.
-    pub(crate) asker: Option<Arc<dyn ApprovalPrompter>>,
+    pub(crate) prompter: Option<Arc<dyn ApprovalPrompter>>,
 }
 
 /// The response to such a call.
@@ -68,7 +68,9 @@ impl TrustToolCall<'_> {
             (RESET, Some(tool)) => match self.may_reset(&tool).await {
                 Ok(by) => reset(self.engine, self.tenant, &tool, &by).await,
                 Err(ResetRefusal::Refused(reason)) => Err(reason),
-                Err(ResetRefusal::Asked(question)) => return TrustToolResponse::Question(question),
+                Err(ResetRefusal::ApprovalRequested(question)) => {
+                    return TrustToolResponse::Question(question);
+                }
             },
             (RESET, None) => Err("specify the tool: {\"tool_name\": \"server/tool\"}".to_owned()),
             (other, _) => Err(format!("there is no tool {other} here")),
@@ -95,17 +97,17 @@ impl TrustToolCall<'_> {
         }
         let own = own_tool();
         let prompt = Escalation::trust_restoration(&own, name);
-        let wish = ActionRequest {
+        let request_details = ActionRequest {
             tenant: self.tenant,
             session: self.session,
             tool: &own,
             shown: name,
             prompt,
             operator_only: self.is_blocked(name),
-            asker: self.asker.clone(),
+            asker: self.prompter.clone(),
         };
         let refused = |reason: String| Err(ResetRefusal::Refused(reason));
-        match self.engine.request_approval(wish).await {
+        match self.engine.request_approval(request_details).await {
             Ok(ActionApproval::Approved(Grantor::Client)) if self.is_blocked(name) => refused(format!(
                 "{name} was blocked in the meantime; only an operator can reset it. Call {RESET} again"
             )),
@@ -126,8 +128,10 @@ impl TrustToolCall<'_> {
             }
             Ok(ActionApproval::PutToCaller(question)) => {
                 let question = JsonText::parse(question.content.as_str().to_owned());
-                question
-                    .map_or_else(|_| refused(String::new()), |question| Err(ResetRefusal::Asked(question)))
+                question.map_or_else(
+                    |_| refused(String::new()),
+                    |question| Err(ResetRefusal::ApprovalRequested(question)),
+                )
             }
             Err(error) => refused(format!("the approval request failed: {error}")),
         }
@@ -147,7 +151,7 @@ impl TrustToolCall<'_> {
 /// The reason for which trust is not restored now.
 enum ResetRefusal {
     Refused(String),
-    Asked(JsonText),
+    ApprovalRequested(JsonText),
 }
 
 /// Returns the tool name that approval requests for a reset show.
@@ -167,8 +171,8 @@ async fn status(
     with_history: bool,
 ) -> Result<TrustToolOutput, String> {
     let applies = |one: &TrustStatus| tool.is_none_or(|name| is_about(&one.standing, name));
-    let stand: Vec<_> = engine.admin().trust(tenant).into_iter().filter(applies).collect();
-    let mut lines: Vec<_> = stand.iter().map(line).collect();
+    let trust_states: Vec<_> = engine.admin().trust(tenant).into_iter().filter(applies).collect();
+    let mut lines: Vec<_> = trust_states.iter().map(line).collect();
     if lines.is_empty() {
         lines.push(match tool {
             Some(tool) => format!("{tool} is trusted"),
@@ -178,7 +182,7 @@ async fn status(
     let mut history = None;
     if with_history {
         let tenants = TenantFilter::One(tenant.cloned());
-        let page = FailureQuery { tenants, ..FailureQuery::newest(LOOKED_THROUGH) };
+        let page = FailureQuery { tenants, ..FailureQuery::newest(MOST_SEARCHED) };
         let failures =
             engine.admin().failures(&page).await.map_err(|error| format!("the failures: {error}"))?.found;
         let failures: Vec<_> = failures
@@ -192,7 +196,7 @@ async fn status(
         history = Some(failures);
     }
     let facts = match history {
-        None => json!({ "states": stand }),
+        None => json!({ "states": trust_states }),
         Some(failures) => {
             // For one tool, the domains of its failures; otherwise all.
             let applies = |view: &DomainView| {
@@ -201,7 +205,7 @@ async fn status(
             };
             let domains: Vec<_> = engine.admin().domains(tenant).into_iter().filter(applies).collect();
             lines.extend(domains.iter().map(domain));
-            json!({ "states": stand, "history": failures, "domains": domains })
+            json!({ "states": trust_states, "history": failures, "domains": domains })
         }
     };
     Ok((lines.join("\n"), facts))
@@ -265,7 +269,7 @@ fn domain(DomainView { domain, successes, failures, .. }: &DomainView) -> String
 }
 
 /// The number of failure records that are searched for those of one tool.
-const LOOKED_THROUGH: usize = 1000;
+const MOST_SEARCHED: usize = 1000;
 
 /// The maximum number of failures in a response.
 const MOST_FAILURES: usize = 50;
@@ -300,7 +304,7 @@ mod tests {
     }
 
     async fn call_tool(engine: &Engine, name: &str, arguments: &str) -> (String, bool, Value) {
-        let called = TrustToolCall { engine, tenant: None, session: None, asker: None };
+        let called = TrustToolCall { engine, tenant: None, session: None, prompter: None };
         let TrustToolResponse::Result(result) = called.call(name, arguments).await else {
             panic!("nobody is asked")
         };

@@ -41,7 +41,7 @@ pub(crate) struct Elicitation {
     route: ApprovalRoute,
     conversation: ConversationStatus,
     /// The decision that came with the call.
-    brought: Option<ReturnedDecision>,
+    returned_decision: Option<ReturnedDecision>,
 }
 
 /// The form in which the client gets the approval request.
@@ -82,24 +82,26 @@ impl Elicitation {
         era: ProtocolEra,
         legacy: impl FnOnce() -> bool,
         questions: &Arc<ElicitationRequests>,
-        voice: &RequestChannel,
+        channel: &RequestChannel,
         conversation: ConversationStatus,
-        brought: Option<ReturnedDecision>,
+        returned_decision: Option<ReturnedDecision>,
     ) -> Option<Arc<dyn ApprovalPrompter>> {
         let route = match era {
-            ProtocolEra::Legacy => legacy().then(|| ApprovalRoute::Request(questions.clone(), voice.clone())),
+            ProtocolEra::Legacy => {
+                legacy().then(|| ApprovalRoute::Request(questions.clone(), channel.clone()))
+            }
             ProtocolEra::Modern => request
                 .meta_member(META_CAPABILITIES)
                 .is_some_and(elicits)
                 .then(|| ApprovalRoute::Answer(ClientInput::by(request))),
         }?;
-        Some(Arc::new(Self { route, conversation, brought }))
+        Some(Arc::new(Self { route, conversation, returned_decision }))
     }
 }
 
 /// Returns the channel on which a call can be approved while it waits.
-pub(crate) fn channel(asker: Option<&Arc<dyn ApprovalPrompter>>) -> ApprovalChannel {
-    match asker {
+pub(crate) fn channel(prompter: Option<&Arc<dyn ApprovalPrompter>>) -> ApprovalChannel {
+    match prompter {
         Some(_) => ApprovalChannel::Interactive,
         None => ApprovalChannel::Headless,
     }
@@ -107,23 +109,23 @@ pub(crate) fn channel(asker: Option<&Arc<dyn ApprovalPrompter>>) -> ApprovalChan
 
 impl ApprovalPrompter for Elicitation {
     fn ask(&self, id: ParkedRequestId, request: ParkedRequest) -> ClientDecisionFuture {
-        if let Some(brought) = &self.brought
-            && (brought.request, brought.arguments) == (id, request.arguments)
+        if let Some(returned_decision) = &self.returned_decision
+            && (returned_decision.request, returned_decision.arguments) == (id, request.arguments)
         {
             return Box::pin(std::future::ready(within(
                 self.conversation,
-                ClientDecision::Decided(brought.decision),
+                ClientDecision::Decided(returned_decision.decision),
             )));
         }
         let question = form(&request, self.conversation);
         match &self.route {
-            ApprovalRoute::Request(questions, voice) => {
-                let (questions, voice) = (questions.clone(), voice.clone());
+            ApprovalRoute::Request(questions, channel) => {
+                let (questions, channel) = (questions.clone(), channel.clone());
                 let conversation = self.conversation;
-                Box::pin(async move { within(conversation, questions.ask(&voice, &question).await) })
+                Box::pin(async move { within(conversation, questions.ask(&channel, &question).await) })
             }
-            ApprovalRoute::Answer(carried) => {
-                let decision = match state(id, &request, carried) {
+            ApprovalRoute::Answer(input) => {
+                let decision = match state(id, &request, input) {
                     Some(state) => ClientDecision::PutToCaller(question_result(&question, &state)),
                     None => ClientDecision::Unavailable,
                 };
@@ -238,13 +240,13 @@ pub(crate) struct ElicitationRequests {
 /// The maximum number of open elicitation requests for one client.
 const MOST_OPEN: usize = 64;
 /// The prefix of the ids of the gateway's own requests. The ids of server requests are numbers.
-const OURS: &str = "steadfast-";
+const ID_PREFIX: &str = "steadfast-";
 
 impl ElicitationRequests {
     /// Takes the answer to an elicitation request. Returns true if the id is one of the gateway's.
     pub(crate) fn answered(&self, id: &RpcId, answer: &RpcMessage) -> bool {
         let Some(text) = scan::string(id.as_str()) else { return false };
-        let Some(number) = text.strip_prefix(OURS).and_then(|number| number.parse().ok()) else {
+        let Some(number) = text.strip_prefix(ID_PREFIX).and_then(|number| number.parse().ok()) else {
             return false;
         };
         // The client may still answer a request that was cancelled.
@@ -258,7 +260,7 @@ impl ElicitationRequests {
         true
     }
 
-    async fn ask(&self, voice: &RequestChannel, form: &serde_json::Value) -> ClientDecision {
+    async fn ask(&self, channel: &RequestChannel, form: &serde_json::Value) -> ClientDecision {
         let Ok(params) = JsonText::parse(form.to_string()) else { return ClientDecision::Unavailable };
         let (sender, answer) = oneshot::channel();
         let number = self.next.fetch_add(1, Ordering::Relaxed);
@@ -269,9 +271,9 @@ impl ElicitationRequests {
             }
             open.insert(number, sender);
         }
-        let id = RpcId::string(&format!("{OURS}{number}"));
-        let _withdrawal = ElicitationCancelGuard { questions: self, number, id: &id, voice };
-        voice.send(&RpcMessage::request(&id, "elicitation/create", Some(&params))).await;
+        let id = RpcId::string(&format!("{ID_PREFIX}{number}"));
+        let _guard = ElicitationCancelGuard { questions: self, number, id: &id, channel };
+        channel.send(&RpcMessage::request(&id, "elicitation/create", Some(&params))).await;
         answer.await.unwrap_or(ClientDecision::Unavailable)
     }
 }
@@ -281,13 +283,13 @@ struct ElicitationCancelGuard<'a> {
     questions: &'a ElicitationRequests,
     number: u64,
     id: &'a RpcId,
-    voice: &'a RequestChannel,
+    channel: &'a RequestChannel,
 }
 
 impl Drop for ElicitationCancelGuard<'_> {
     fn drop(&mut self) {
         if self.questions.open.lock().remove(&self.number).is_some() {
-            self.voice.try_send(cancel(self.id, "the approval is no longer needed"));
+            self.channel.try_send(cancel(self.id, "the approval is no longer needed"));
         }
     }
 }
@@ -302,17 +304,18 @@ pub(crate) fn unwrapped(request: RpcMessage) -> (RpcMessage, Option<ReturnedDeci
     };
     let Ok(state) = serde_json::from_str::<State>(written) else { return (request, None) };
     let is_valid = seal_key().is_some_and(|key| key.verifies(written, seal)) && now() < state.expires;
-    let choice = request.param("inputResponses").and_then(|all| scan::get(all, QUESTION)).and_then(decision);
-    let brought = match (is_valid, choice, Digest::from_hex(&state.arguments)) {
+    let choice =
+        request.param("inputResponses").and_then(|all| scan::get(all, INPUT_REQUEST)).and_then(decision);
+    let returned_decision = match (is_valid, choice, Digest::from_hex(&state.arguments)) {
         (true, Some(decision), Some(arguments)) => {
             Some(ReturnedDecision { request: ParkedRequestId(state.request), arguments, decision })
         }
         _ => None,
     };
     // The client's earlier input is its own data, so it is restored even if our state is not valid.
-    let carried = ClientInput { request_state: state.request_state, input_responses: state.input_responses };
-    match carried.put_back(&request) {
-        Some(request) => (request, brought),
+    let input = ClientInput { request_state: state.request_state, input_responses: state.input_responses };
+    match input.put_back(&request) {
+        Some(request) => (request, returned_decision),
         None => (request, None),
     }
 }
@@ -332,17 +335,17 @@ struct State {
 
 /// The prefix of the state, and the key of the gateway's input request.
 const STATE: &str = "steadfast-1.";
-const QUESTION: &str = "dev.steadfast/approval";
+const INPUT_REQUEST: &str = "dev.steadfast/approval";
 /// The time until a state expires.
-const LASTS: Duration = Duration::from_secs(15 * 60);
+const STATE_LIFETIME: Duration = Duration::from_secs(15 * 60);
 
-fn state(id: ParkedRequestId, request: &ParkedRequest, carried: &ClientInput) -> Option<String> {
+fn state(id: ParkedRequestId, request: &ParkedRequest, input: &ClientInput) -> Option<String> {
     let state = State {
         request: id.0,
         arguments: request.arguments.to_hex(),
-        expires: now().saturating_add(millis(LASTS)),
-        request_state: carried.request_state.clone(),
-        input_responses: carried.input_responses.clone(),
+        expires: now().saturating_add(millis(STATE_LIFETIME)),
+        request_state: input.request_state.clone(),
+        input_responses: input.input_responses.clone(),
     };
     let written = serde_json::to_string(&state).ok()?;
     let seal = seal_key()?.seal(&written);
@@ -352,7 +355,7 @@ fn state(id: ParkedRequestId, request: &ParkedRequest, carried: &ClientInput) ->
 fn question_result(form: &serde_json::Value, state: &str) -> ToolOutput {
     let result = json!({
         "resultType": "input_required",
-        "inputRequests": { QUESTION: { "method": "elicitation/create", "params": form } },
+        "inputRequests": { INPUT_REQUEST: { "method": "elicitation/create", "params": form } },
         "requestState": state,
     });
     ToolOutput { content: Kept::from_trusted(result.to_string()), metadata: None }
@@ -411,9 +414,9 @@ mod tests {
             session: None,
             blocked: false,
             shown: Some(arguments.into()),
-            askers: 1,
-            asked_at: Timestamp::from_millis(0),
-            last_asked: Timestamp::from_millis(0),
+            request_count: 1,
+            first_requested: Timestamp::from_millis(0),
+            last_requested: Timestamp::from_millis(0),
             expires: Timestamp::from_millis(1),
             tool,
         }
@@ -430,44 +433,51 @@ mod tests {
     fn again(first: &RpcMessage, answer: &str) -> RpcMessage {
         let state = state(ParkedRequestId(3), &parked("x"), &ClientInput::by(first)).unwrap();
         let state = JsonText::string(&state);
-        request(&format!(r#","inputResponses":{{"{QUESTION}":{answer}}},"requestState":{}"#, state.as_str()))
+        request(&format!(
+            r#","inputResponses":{{"{INPUT_REQUEST}":{answer}}},"requestState":{}"#,
+            state.as_str()
+        ))
     }
 
-    const YES: &str = r#"{"action":"accept","content":{"decision":"once"}}"#;
+    const ACCEPT: &str = r#"{"action":"accept","content":{"decision":"once"}}"#;
 
     #[test]
     fn rp_7_the_state_of_the_gateway_is_removed_and_that_of_the_server_restored() {
         for more in ["", r#","inputResponses":{"who":{"action":"accept"}},"requestState":"of the server""#] {
             let first = request(more);
-            let (back, brought) = unwrapped(again(&first, YES));
+            let (back, returned_decision) = unwrapped(again(&first, ACCEPT));
             let value = |message: &RpcMessage| -> serde_json::Value {
                 serde_json::from_slice(message.bytes()).unwrap()
             };
             assert_eq!(value(&back), value(&first), "{more}");
             let arguments = Digest::of(b"x");
             let decision = ApprovalDecision::Once;
-            assert_eq!(brought, Some(ReturnedDecision { request: ParkedRequestId(3), arguments, decision }));
+            assert_eq!(
+                returned_decision,
+                Some(ReturnedDecision { request: ParkedRequestId(3), arguments, decision })
+            );
         }
     }
 
     #[test]
     fn rp_7_a_forged_state_decides_nothing() {
-        let sent = again(&request(""), YES);
+        let sent = again(&request(""), ACCEPT);
         let forged = sent.param_text("requestState").unwrap().replace("\"request\":3", "\"request\":4");
         let forged = sent.rewrite().param("requestState", JsonText::string(&forged)).finish();
-        let (back, brought) = unwrapped(forged);
-        assert_eq!(brought, None);
+        let (back, returned_decision) = unwrapped(forged);
+        assert_eq!(returned_decision, None);
         assert_eq!(back.param("requestState"), None, "the server does not see it either");
-        let (same, brought) = unwrapped(request(r#","requestState":"of the server""#));
-        assert_eq!((same.param("requestState"), brought), (Some("\"of the server\""), None));
+        let (same, returned_decision) = unwrapped(request(r#","requestState":"of the server""#));
+        assert_eq!((same.param("requestState"), returned_decision), (Some("\"of the server\""), None));
     }
 
     #[test]
     fn rp_7_a_decision_counts_for_the_request_that_was_shown_and_for_no_other() {
         let ask = |id, arguments: &str| {
-            let (back, brought) = unwrapped(again(&request(""), YES));
+            let (back, returned_decision) = unwrapped(again(&request(""), ACCEPT));
             let route = ApprovalRoute::Answer(ClientInput::by(&back));
-            let elicitation = Elicitation { route, conversation: ConversationStatus::Known, brought };
+            let elicitation =
+                Elicitation { route, conversation: ConversationStatus::Known, returned_decision };
             let asking = elicitation.ask(ParkedRequestId(id), parked(arguments));
             futures_util::FutureExt::now_or_never(asking).unwrap()
         };
@@ -492,7 +502,7 @@ mod tests {
     #[test]
     fn rp_7_a_valid_answer_decides_and_a_malformed_one_does_not() {
         for (answer, expected) in [
-            (YES, Some(ApprovalDecision::Once)),
+            (ACCEPT, Some(ApprovalDecision::Once)),
             (r#"{"action":"accept","content":{"decision":"session"}}"#, Some(ApprovalDecision::Session)),
             (r#"{"action":"accept","content":{"decision":"deny"}}"#, Some(ApprovalDecision::Deny)),
             (r#"{"action":"decline"}"#, Some(ApprovalDecision::Deny)),
@@ -524,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn only_clients_that_show_forms_are_asked() {
+    fn only_clients_with_elicitation_get_approval_requests() {
         for (capabilities, expected) in [
             (r#"{"elicitation":{}}"#, true),
             (r#"{"elicitation":{"form":{},"url":{}}}"#, true),

@@ -29,8 +29,8 @@ use crate::calls::upstream_tool::{SentAttempt, end, run, sent};
 use crate::json_parts::json;
 use crate::servers::configured::{ConfiguredServer, ServerSharing};
 use crate::servers::upstream::{
-    Generation, HANDSHAKE, Handshake, LATELY, LISTED, ServerEvent, ServerOwner, UpstreamServer, initialized,
-    not_sent,
+    Generation, HANDSHAKE, Handshake, LIST_BACKOFF, LIST_TIMEOUT, ServerEvent, ServerOwner, UpstreamServer,
+    initialized, not_sent,
 };
 
 /// The servers of a configuration, for callers without MCP.
@@ -50,7 +50,7 @@ struct InstanceOwner {
 struct DirectInstance {
     server: Arc<UpstreamServer>,
     /// True after the handshake. Locked during it, so that it happens once.
-    greeted: tokio::sync::Mutex<bool>,
+    is_initialized: tokio::sync::Mutex<bool>,
     /// The number of times that its tools may have changed.
     changes: AtomicU64,
     /// The value of `changes` at the last listing. Locked while the server lists its tools.
@@ -71,7 +71,7 @@ const MOST_CALLERS: usize = 64;
 /// The time without use after which an instance is ended.
 const UNUSED: Duration = Duration::from_secs(5 * 60);
 /// The interval between checks for unused instances.
-const LOOK: Duration = Duration::from_secs(60);
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 impl DirectServers {
     /// Creates the tools of these servers.
@@ -93,9 +93,9 @@ impl DirectServers {
     /// Finds the tool of a call and the information that its server gives about it. Returns `None` if there is no such
     /// server, or if the server is known not to have the tool.
     pub async fn find(&self, envelope: &CallEnvelope) -> Option<(DirectTool, Option<Arc<ToolInfo>>)> {
-        let (line, in_the_way) = self.line(envelope)?;
-        if let Some(in_the_way) = in_the_way {
-            in_the_way.stop().await;
+        let (line, evicted) = self.line(envelope)?;
+        if let Some(evicted) = evicted {
+            evicted.stop().await;
         }
         let Some(line) = line else { return Some((DirectTool(None, SentAttempt::default()), None)) };
         let info = || line.server.catalog.tool(envelope.tool_name.as_str());
@@ -120,7 +120,7 @@ impl DirectServers {
     /// Ends unused instances periodically, until this future is dropped.
     pub async fn tidy(self: Arc<Self>) {
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
             let unused: Vec<_> = {
                 let mut lines = self.lines.lock();
                 lines.extract_if(|_, line| line.is_unused()).map(|(_, line)| line).collect()
@@ -152,28 +152,28 @@ impl DirectServers {
             ServerSharing::PerSession { most } => most,
         };
         let of_server = lines.iter().filter(|((server, _), _)| *server == configured.name);
-        let mut in_the_way = None;
+        let mut evicted = None;
         if of_server.clone().count() >= most {
             let idle = of_server.filter(|(_, line)| line.calls.load(Ordering::Acquire) == 0);
             let Some(oldest) = idle.min_by_key(|(_, line)| *line.used.lock()).map(|(key, _)| key.clone())
             else {
                 return Some((None, None));
             };
-            in_the_way = lines.remove(&oldest);
+            evicted = lines.remove(&oldest);
         }
         let line = DirectInstance::new(configured);
         let using = line.used();
         lines.insert(key, line);
-        Some((Some(using), in_the_way))
+        Some((Some(using), evicted))
     }
 }
 
 impl DirectInstance {
     fn new(configured: &ConfiguredServer) -> Arc<Self> {
-        let (server, keeping) = configured.make(Handshake::default());
+        let (server, processes) = configured.make(Handshake::default());
         let line = Arc::new(Self {
             server: server.clone(),
-            greeted: tokio::sync::Mutex::new(false),
+            is_initialized: tokio::sync::Mutex::new(false),
             changes: AtomicU64::new(0),
             listed: tokio::sync::Mutex::new(None),
             failed: Mutex::default(),
@@ -181,25 +181,25 @@ impl DirectInstance {
             used: Mutex::new(Instant::now()),
             task: Mutex::default(),
         });
-        let task = tokio::spawn(server.keep(keeping, Arc::new(DirectEventHandler(Arc::downgrade(&line)))));
+        let task = tokio::spawn(server.keep(processes, Arc::new(DirectEventHandler(Arc::downgrade(&line)))));
         *line.task.lock() = Some(task.abort_handle());
         line
     }
 
     /// Waits for the tool list, up to a limit. Returns true if the server has listed its tools.
     async fn is_listed(&self) -> bool {
-        let is_listed = matches!(timeout(LISTED, self.ready()).await, Ok(Ok(())));
+        let is_listed = matches!(timeout(LIST_TIMEOUT, self.ready()).await, Ok(Ok(())));
         *self.failed.lock() = (!is_listed).then(Instant::now);
         is_listed
     }
 
     fn failed_lately(&self) -> bool {
-        self.failed.lock().is_some_and(|failed| failed.elapsed() < LATELY)
+        self.failed.lock().is_some_and(|failed| failed.elapsed() < LIST_BACKOFF)
     }
 
     /// Waits until the handshake is done and the tools are listed.
     async fn ready(&self) -> Result<(), AttemptFault> {
-        self.greeted().await?;
+        self.ensure_initialized().await?;
         let mut listed = self.listed.lock().await;
         let changes = self.changes.load(Ordering::Acquire);
         if *listed != Some(changes) {
@@ -211,19 +211,19 @@ impl DirectInstance {
     }
 
     /// Waits until the handshake is done.
-    async fn greeted(&self) -> Result<(), AttemptFault> {
-        let mut greeted = self.greeted.lock().await;
-        if !*greeted {
-            match timeout(HANDSHAKE, self.greet()).await {
+    async fn ensure_initialized(&self) -> Result<(), AttemptFault> {
+        let mut is_initialized = self.is_initialized.lock().await;
+        if !*is_initialized {
+            match timeout(HANDSHAKE, self.initialize()).await {
                 Ok(done) => done?,
                 Err(_) => return Err(not_sent("the server did not answer the handshake in time")),
             }
-            *greeted = true;
+            *is_initialized = true;
         }
         Ok(())
     }
 
-    async fn greet(&self) -> Result<(), AttemptFault> {
+    async fn initialize(&self) -> Result<(), AttemptFault> {
         let params = format!(
             r#"{{"protocolVersion":"{}","capabilities":{{}},"clientInfo":{{"name":"steadfast","version":"{}"}}}}"#,
             LEGACY[0],
@@ -272,10 +272,10 @@ impl DirectInstance {
     }
 
     /// Refuses a request of the server.
-    async fn refuse(&self, life: Generation, question: Option<RpcId>) {
+    async fn refuse(&self, generation: Generation, question: Option<RpcId>) {
         let reason = "the caller of this tool does not support requests of the server";
         let refusal = RpcMessage::error_response(question.as_ref(), code::METHOD_NOT_FOUND, reason, None);
-        self.server.answer(life, &refusal).await;
+        self.server.answer(generation, &refusal).await;
     }
 }
 
@@ -317,7 +317,7 @@ impl ToolHandler for DirectTool {
             // A call that is not sent yet is not sent after a cancellation.
             tokio::select! {
                 // After any failure of the handshake, the call was not sent.
-                ready = line.greeted() => ready.map_err(unsent)?,
+                ready = line.ensure_initialized() => ready.map_err(unsent)?,
                 () = attempt.cancelled() => return Err(not_sent("the call was cancelled before the server was ready").into()),
             }
             let params = format!(
@@ -327,12 +327,19 @@ impl ToolHandler for DirectTool {
             );
             let request = RpcMessage::request(&RpcId::number(0), "tools/call", Some(&json(&params)));
             let pulse = attempt.clone();
-            let hear = move |message: &RpcMessage| {
+            let on_notification = move |message: &RpcMessage| {
                 if message.method() == Some("notifications/progress") {
                     pulse.progress();
                 }
             };
-            run(line.server.clone(), sent(&request, &attempt), Some(Arc::new(hear)), attempt, sent_to).await
+            run(
+                line.server.clone(),
+                sent(&request, &attempt),
+                Some(Arc::new(on_notification)),
+                attempt,
+                sent_to,
+            )
+            .await
         }
     }
 
@@ -373,7 +380,7 @@ impl ServerOwner for DirectEventHandler {
                     line.has_others();
                 }
                 ServerEvent::Recovered(recovery) if recovery.tools_changed => line.has_others(),
-                ServerEvent::Request(life, question) => line.refuse(life, question.id()).await,
+                ServerEvent::Request(generation, question) => line.refuse(generation, question.id()).await,
                 ServerEvent::Notification(_) | ServerEvent::Died(_) | ServerEvent::Recovered(_) => {}
             }
         }
@@ -442,7 +449,7 @@ mod tests {
         };
         assert!(waited().await > Duration::ZERO);
         assert_eq!(waited().await, Duration::ZERO);
-        tokio::time::advance(LATELY).await;
+        tokio::time::advance(LIST_BACKOFF).await;
         assert!(waited().await > Duration::ZERO);
     }
 
@@ -525,10 +532,10 @@ mod tests {
         let instances = || direct.lines.lock().len();
         tokio::time::sleep(UNUSED - Duration::from_secs(1)).await;
         assert_eq!(instances(), 2);
-        tokio::time::sleep(LOOK + LOOK).await;
+        tokio::time::sleep(CHECK_INTERVAL + CHECK_INTERVAL).await;
         assert_eq!(instances(), 1);
         drop(anns);
-        tokio::time::sleep(UNUSED + LOOK).await;
+        tokio::time::sleep(UNUSED + CHECK_INTERVAL).await;
         assert_eq!(instances(), 0);
         tidying.abort();
     }

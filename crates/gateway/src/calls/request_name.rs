@@ -11,19 +11,19 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 static PROCESS: LazyLock<u32> = LazyLock::new(std::process::id);
 
 /// Separates our number from the client's own id in the name of a request.
-const ITS_OWN: char = '#';
+const CLIENT_ID_SEPARATOR: char = '#';
 /// The longest client id that a request name includes.
 const LONGEST_ID: usize = 64;
 
 /// Returns a name for a request, unique in this process. If the client may fetch the answer after a restart of the
 /// gateway, the name contains the client's own id, so that the process that finds the record can answer it. An id that
 /// is long or has unusual characters is left out. The client then gets the answer by calling again.
-#[expect(clippy::expect_used, reason = "two numbers, a few signs, and an id that was looked at")]
+#[expect(clippy::expect_used, reason = "it consists of two numbers, a few signs and a checked id")]
 pub(crate) fn next_request(of: Option<&RpcId>) -> RequestId {
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let is_plain = |id: &&str| id.len() <= LONGEST_ID && id.bytes().all(|byte| (b' '..=b'~').contains(&byte));
     let text = match of.map(RpcId::as_str).filter(is_plain) {
-        Some(id) => format!("mcp-{}-{number}{ITS_OWN}{id}", *PROCESS),
+        Some(id) => format!("mcp-{}-{number}{CLIENT_ID_SEPARATOR}{id}", *PROCESS),
         None => format!("mcp-{}-{number}", *PROCESS),
     };
     RequestId::new(text).expect("it is short and printable")
@@ -36,7 +36,7 @@ pub(crate) fn next_request_number() -> u64 {
 
 /// Parses the number of a request in its process, and the client's own id.
 pub(crate) fn named(request: &RequestId) -> Option<(u64, RpcId)> {
-    let (own, id) = request.as_str().split_once(ITS_OWN)?;
+    let (own, id) = request.as_str().split_once(CLIENT_ID_SEPARATOR)?;
     let (_, number) = own.strip_prefix("mcp-")?.split_once('-')?;
     Some((number.parse().ok()?, RpcId::parse(id)?))
 }

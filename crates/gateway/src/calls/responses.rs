@@ -118,7 +118,7 @@ fn failed(id: &RpcId, error: &str, called: &CallResponse) -> RpcMessage {
 
 /// Builds a result with the message for the model and the envelope for programs.
 fn error_result(result: &ResultEnvelope, era: ProtocolEra) -> JsonText {
-    let message = result.error.as_ref().map_or("the call gave no answer", |error| &error.message);
+    let message = result.error.as_ref().map_or("the call returned no result", |error| &error.message);
     let kind = match era {
         ProtocolEra::Legacy => "",
         // In the modern era every result has a type.
@@ -238,10 +238,10 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":"a","error":{"code":-32602,"message":"bad","data":{"why":[1]}}}"#,
             r#"{"jsonrpc":"2.0","id":"a","result":{}}"#,
         ] {
-            let came = parsed(text);
+            let received = parsed(text);
             assert_eq!(
-                response(&RpcId::string("a"), ProtocolEra::Legacy, &passed(&came)).bytes(),
-                came.bytes(),
+                response(&RpcId::string("a"), ProtocolEra::Legacy, &passed(&received)).bytes(),
+                received.bytes(),
                 "{text}"
             );
         }
@@ -297,9 +297,12 @@ mod tests {
     #[test]
     fn an_input_request_is_distinguished_from_an_answer() {
         let text = r#"{"jsonrpc":"2.0","id":1,"result":{"resultType":"input_required","inputRequests":{},"requestState":"s"}}"#;
-        let came = parsed(text);
-        assert!(matches!(answer_of(&came), Err(AttemptError::InputRequired(_))));
-        assert_eq!(response(&RpcId::number(1), ProtocolEra::Modern, &passed(&came)).bytes(), came.bytes());
+        let received = parsed(text);
+        assert!(matches!(answer_of(&received), Err(AttemptError::InputRequired(_))));
+        assert_eq!(
+            response(&RpcId::number(1), ProtocolEra::Modern, &passed(&received)).bytes(),
+            received.bytes()
+        );
         for kind in ["complete", "task"] {
             assert!(answer_of(&parsed(&text.replace("input_required", kind))).is_ok(), "{kind}");
         }

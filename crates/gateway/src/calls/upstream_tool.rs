@@ -54,9 +54,16 @@ impl ToolHandler for UpstreamTool {
         let target = match self {
             Self::At { server, outbox, request, notifications, sent_to, .. } => {
                 let pulse = attempt.clone();
-                let hear =
-                    notifications.clone().map(|notifications| notifications.hear(move || pulse.progress()));
-                Ok((server.clone(), outbox.clone(), hear, sent(request, &attempt), sent_to.clone()))
+                let on_notification = notifications
+                    .clone()
+                    .map(|notifications| notifications.into_handler(move || pulse.progress()));
+                Ok((
+                    server.clone(),
+                    outbox.clone(),
+                    on_notification,
+                    sent(request, &attempt),
+                    sent_to.clone(),
+                ))
             }
             Self::Nowhere { reason } => {
                 let refusal = RpcMessage::error_response(None, code::INVALID_PARAMS, reason, None);
@@ -65,9 +72,9 @@ impl ToolHandler for UpstreamTool {
         };
         async move {
             match target {
-                Ok((server, outbox, hear, sent, sent_to)) => {
+                Ok((server, outbox, on_notification, sent, sent_to)) => {
                     outbox.wait_for_earlier().await;
-                    run(server, sent, hear, attempt, sent_to).await
+                    run(server, sent, on_notification, attempt, sent_to).await
                 }
                 Err(refused) => refused,
             }
@@ -104,7 +111,7 @@ impl ToolHandler for UpstreamTool {
         async move {
             let (server, outbox, request, prefix) = target?;
             outbox.wait_for_earlier().await;
-            server.handshake.spoke();
+            server.handshake.mark_started();
             server.list_once(meta_of(&request).as_ref()).await;
             let info = request.param_text("name").and_then(|name| server.catalog.tool(&name));
             Some(ToolDescription { info, reads: reads_of(&server, prefix.as_deref()) })
@@ -166,11 +173,11 @@ pub(crate) fn sent(request: &RpcMessage, attempt: &Attempt) -> RpcMessage {
 pub(crate) async fn run(
     server: Arc<UpstreamServer>,
     sent: RpcMessage,
-    hear: Option<NotificationHandler>,
+    on_notification: Option<NotificationHandler>,
     attempt: Attempt,
     sent_to: SentAttempt,
 ) -> ToolResult {
-    server.handshake.spoke();
+    server.handshake.mark_started();
     sent_to.0.send_replace(None);
     // A request that is not sent yet is not sent after a cancellation.
     tokio::select! {
@@ -178,7 +185,7 @@ pub(crate) async fn run(
         () = attempt.cancelled() => return Err(not_sent("its server was not ready").into()),
         ready = server.wait_until_sendable() => ready?,
     }
-    let mut place = server.send(&sent, hear).await?;
+    let mut place = server.send(&sent, on_notification).await?;
     sent_to.0.send_replace(Some(place.sent()));
     let answer = tokio::select! {
         answer = place.answer() => Some(answer),
@@ -188,12 +195,12 @@ pub(crate) async fn run(
         Some(answer) => answer,
         None => {
             // Rare, and a large future.
-            let withdrawing = Box::pin(server.withdraw(&place));
+            let cancelling = Box::pin(server.cancel_at_server(&place));
             let mut answering = pin!(place.answer());
             // An answer still counts, even while the cancellation is being sent.
             tokio::select! {
                 answer = &mut answering => answer,
-                () = withdrawing => answering.await,
+                () = cancelling => answering.await,
             }
         }
     };

@@ -59,7 +59,7 @@ impl ResponseChannel {
     }
 
     /// Returns the channel for other messages that belong to this request.
-    pub(crate) fn voice(&self) -> RequestChannel {
+    pub(crate) fn channel(&self) -> RequestChannel {
         match self {
             Self::Line(line) => RequestChannel::Line(line.clone()),
             Self::Http(responder, era) => RequestChannel::Http(responder.notifier(), *era),

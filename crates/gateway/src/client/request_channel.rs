@@ -49,7 +49,7 @@ impl RequestChannel {
     pub(crate) async fn cancelled(&self) {
         match self {
             Self::Http(notifier, ProtocolEra::Modern) => notifier.closed().await,
-            Self::Joined(joined, _) => Box::pin(joined.voice().cancelled()).await,
+            Self::Joined(joined, _) => Box::pin(joined.channel().cancelled()).await,
             Self::Http(_, ProtocolEra::Legacy) | Self::Line(_) | Self::Discarded => {
                 std::future::pending().await
             }
@@ -60,7 +60,7 @@ impl RequestChannel {
 /// The merged channel of a request that several servers got, each with its number.
 #[derive(Debug)]
 pub(crate) struct MergedChannel {
-    voice: RequestChannel,
+    channel: RequestChannel,
     state: Mutex<AcknowledgementState>,
 }
 
@@ -89,15 +89,15 @@ const MOST_HELD: usize = 256;
 const PROMISE: &str = "notifications/subscriptions/acknowledged";
 
 impl MergedChannel {
-    pub(crate) fn new(voice: RequestChannel, servers: usize) -> Arc<Self> {
+    pub(crate) fn new(channel: RequestChannel, servers: usize) -> Arc<Self> {
         let (promised, deferred) = (Vec::new(), Vec::new());
         let promises =
             PendingAcknowledgements { open: (0..servers).collect(), is_due: false, promised, deferred };
-        Arc::new(Self { voice, state: Mutex::new(AcknowledgementState::Collecting(promises)) })
+        Arc::new(Self { channel, state: Mutex::new(AcknowledgementState::Collecting(promises)) })
     }
 
-    pub(crate) fn voice(&self) -> &RequestChannel {
-        &self.voice
+    pub(crate) fn channel(&self) -> &RequestChannel {
+        &self.channel
     }
 
     /// Takes a message of the server with this number.
@@ -115,7 +115,7 @@ impl MergedChannel {
             }
             // Too late to be part of the acknowledgement. Its notifications still reach the client.
             (AcknowledgementState::Promised, true) => {}
-            (AcknowledgementState::Promised, false) => self.voice.try_send(message),
+            (AcknowledgementState::Promised, false) => self.channel.try_send(message),
         }
         self.promise(&mut state);
     }
@@ -147,9 +147,9 @@ impl MergedChannel {
         };
         let parts: Vec<&str> =
             promises.promised.iter().filter_map(|promise| promise.param("notifications")).collect();
-        self.voice.try_send(first.rewrite().param("notifications", merge::promises(&parts)).finish());
+        self.channel.try_send(first.rewrite().param("notifications", merge::promises(&parts)).finish());
         for message in promises.deferred.drain(..) {
-            self.voice.try_send(message);
+            self.channel.try_send(message);
         }
         *state = AcknowledgementState::Promised;
     }
@@ -170,12 +170,12 @@ mod tests {
     }
 
     /// The messages that the client received, each by its filter or method.
-    async fn collect_received(say: impl FnOnce(&MergedChannel)) -> Vec<String> {
+    async fn collect_received(send_parts: impl FnOnce(&MergedChannel)) -> Vec<String> {
         let (local, remote) = tokio::io::duplex(1 << 16);
         let (line, writing) = line_writer(local, DeliveryLink::new(), WriteQueueLimits::default());
         let writing = tokio::spawn(writing);
         let joined = MergedChannel::new(RequestChannel::Line(line), 3);
-        say(&joined);
+        send_parts(&joined);
         drop(joined);
         writing.await.unwrap().unwrap();
         let mut lines = LineReader::new(remote, 1 << 16);

@@ -19,12 +19,12 @@ use crate::servers::upstream::NotificationHandler;
 
 /// The silence after which the client gets a progress notification from the gateway. Shorter than the 30 seconds after
 /// which the least patient clients give up.
-const QUIET: Duration = Duration::from_secs(10);
+const SILENCE_LIMIT: Duration = Duration::from_secs(10);
 
 /// The notifications of one request.
 #[derive(Debug)]
 pub(crate) struct RequestNotifications {
-    voice: RequestChannel,
+    channel: RequestChannel,
     /// The client's progress token, if it asked for progress.
     token: Option<JsonText>,
     id: JsonText,
@@ -41,14 +41,14 @@ struct LastProgress {
 
 impl RequestNotifications {
     /// Returns `None` if the client wants the response only.
-    pub(crate) fn of(request: &RpcMessage, voice: &RequestChannel) -> Option<Arc<Self>> {
+    pub(crate) fn of(request: &RpcMessage, channel: &RequestChannel) -> Option<Arc<Self>> {
         let (token, id) = (request.progress_token(), request.id()?.to_json());
-        let wants_logs = request.meta_member(LOG_LEVEL).is_some();
-        if token.is_none() && !wants_logs && request.method() != Some("subscriptions/listen") {
+        let accepts_logs = request.meta_member(LOG_LEVEL).is_some();
+        if token.is_none() && !accepts_logs && request.method() != Some("subscriptions/listen") {
             return None;
         }
         let last = Mutex::new(LastProgress { at: Instant::now(), progress: 0.0 });
-        Some(Arc::new(Self { voice: voice.clone(), token, id, last }))
+        Some(Arc::new(Self { channel: channel.clone(), token, id, last }))
     }
 
     /// Returns true if the client asked for progress.
@@ -57,7 +57,10 @@ impl RequestNotifications {
     }
 
     /// Returns the handler that forwards the server's notifications. Progress also calls `pulse`, as a sign of life.
-    pub(crate) fn hear(self: Arc<Self>, pulse: impl Fn() + Send + Sync + 'static) -> NotificationHandler {
+    pub(crate) fn into_handler(
+        self: Arc<Self>,
+        pulse: impl Fn() + Send + Sync + 'static,
+    ) -> NotificationHandler {
         Arc::new(move |message: &RpcMessage| {
             let named = match (message.method(), &self.token) {
                 (Some("notifications/progress"), Some(token)) => {
@@ -71,7 +74,7 @@ impl RequestNotifications {
                 (Some("notifications/message"), _) => message.rewrite(),
                 _ => message.rewrite().meta(SUBSCRIPTION, self.id.clone()),
             };
-            self.voice.try_send(named.finish());
+            self.channel.try_send(named.finish());
         })
     }
 
@@ -79,7 +82,7 @@ impl RequestNotifications {
     pub(crate) async fn keep_alive(&self) -> Infallible {
         let Some(token) = &self.token else { return std::future::pending().await };
         loop {
-            let due = self.last.lock().at + QUIET;
+            let due = self.last.lock().at + SILENCE_LIMIT;
             if Instant::now() < due {
                 tokio::time::sleep_until(due).await;
                 continue;
@@ -96,7 +99,7 @@ impl RequestNotifications {
                 token.as_str()
             );
             let params = JsonText::parse(params).ok();
-            self.voice.try_send(RpcMessage::notification("notifications/progress", params.as_ref()));
+            self.channel.try_send(RpcMessage::notification("notifications/progress", params.as_ref()));
         }
     }
 }
@@ -120,10 +123,10 @@ mod tests {
             let text = format!(r#"{{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{params}}}"#);
             RpcMessage::parse(text, usize::MAX).unwrap()
         };
-        let voice = RequestChannel::Line(line);
-        assert!(RequestNotifications::of(&request("{}"), &voice).is_none());
+        let channel = RequestChannel::Line(line);
+        assert!(RequestNotifications::of(&request("{}"), &channel).is_none());
         let notifications =
-            RequestNotifications::of(&request(r#"{"_meta":{"progressToken":"mine"}}"#), &voice).unwrap();
+            RequestNotifications::of(&request(r#"{"_meta":{"progressToken":"mine"}}"#), &channel).unwrap();
         let began = Instant::now();
         tokio::spawn({
             let notifications = notifications.clone();
@@ -140,7 +143,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(5)).await;
         let params = JsonText::parse(r#"{"progressToken":1,"progress":4}"#.to_owned()).unwrap();
         let of_server = RpcMessage::notification("notifications/progress", Some(&params));
-        notifications.hear(|| {})(&of_server);
+        notifications.into_handler(|| {})(&of_server);
         assert_eq!(next_progress().await, (4.0, 25));
         assert_eq!(next_progress().await, (4.001, 35));
     }

@@ -47,7 +47,8 @@ pub struct SessionView {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
     /// The name of the endpoint that the client is connected to.
-    pub door: String,
+    #[serde(rename = "door")]
+    pub endpoint: String,
     /// The servers behind that endpoint.
     pub servers: Vec<String>,
     /// The actor of the client.
@@ -63,15 +64,15 @@ pub struct SessionView {
 /// The idle time after which a session is ended.
 const IDLE: Duration = Duration::from_secs(30 * 60);
 /// The idle time after which a session is ended whose server never answered.
-const STILLBORN: Duration = Duration::from_secs(60);
+const UNANSWERED_IDLE: Duration = Duration::from_secs(60);
 
 impl ClientSession {
-    pub(super) fn look(&self, door: &GatewayEndpoint) -> SessionView {
+    pub(super) fn session_view(&self, endpoint: &GatewayEndpoint) -> SessionView {
         let connection = self.session.connection();
         SessionView {
             session: connection.session.as_ref().map(ToString::to_string),
-            door: door.name.to_string(),
-            servers: door.servers.iter().map(|server| server.name.to_string()).collect(),
+            endpoint: endpoint.name.to_string(),
+            servers: endpoint.servers.iter().map(|server| server.name.to_string()).collect(),
             actor: connection.actor.to_string(),
             tenant: connection.tenant.as_ref().map(ToString::to_string),
             silent_ms: steadfast_core::millis(self.last_message.lock().elapsed()),
@@ -81,7 +82,7 @@ impl ClientSession {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.is_silent_for(if self.session.has_started() { IDLE } else { STILLBORN })
+        self.is_silent_for(if self.session.has_started() { IDLE } else { UNANSWERED_IDLE })
     }
 
     /// Returns true if the client has no open stream, no request in flight, and was idle for this long.

@@ -30,7 +30,7 @@ use crate::session::{ClientMessage, GatewaySession, ResumedClient};
 
 /// The sessions of all clients of an endpoint.
 pub struct Listener {
-    door: GatewayEndpoint,
+    endpoint: GatewayEndpoint,
     sessions: Mutex<HashMap<McpSessionId, Arc<ClientSession>>>,
     /// The clients of the modern era, which has no sessions.
     sessionless: Mutex<HashMap<Principal, Arc<ClientSession>>>,
@@ -44,28 +44,28 @@ const MOST_SESSIONS: usize = 1024;
 /// The maximum number of messages of one session that wait to be processed.
 const INBOX: usize = 256;
 /// The idle time after which a session can be evicted for a new one.
-const SILENT: Duration = Duration::from_secs(60);
+const EVICTABLE_IDLE: Duration = Duration::from_secs(60);
 /// The number of attempts to read a session from the store while others end.
-const LOOKS: u32 = 8;
+const READ_ATTEMPTS: u32 = 8;
 /// The interval between checks for idle sessions.
-const LOOK: Duration = Duration::from_secs(60);
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// The retry delay for a client that is refused because of the session limit.
-const LATER: Duration = Duration::from_secs(5);
+const RETRY_DELAY: Duration = Duration::from_secs(5);
 
 impl Listener {
     /// Creates a listener. While no client token exists, requests without a token act as the local actor, if there is
     /// one.
-    pub fn new(door: GatewayEndpoint) -> Arc<Self> {
+    pub fn new(endpoint: GatewayEndpoint) -> Arc<Self> {
         let (sessions, sessionless) = (Mutex::default(), Mutex::default());
         let ended_count = AtomicU64::new(0);
-        Arc::new(Self { door, sessions, sessionless, ended_count, stop: CancellationToken::new() })
+        Arc::new(Self { endpoint, sessions, sessionless, ended_count, stop: CancellationToken::new() })
     }
 
     /// Returns the connected clients.
     pub fn session_views(&self) -> Vec<SessionView> {
         let mut attached: Vec<_> = self.sessions.lock().values().cloned().collect();
         attached.extend(self.sessionless.lock().values().cloned());
-        attached.iter().map(|one| one.look(&self.door)).collect()
+        attached.iter().map(|one| one.session_view(&self.endpoint)).collect()
     }
 
     /// Ends the sessions of principals whose tokens are no longer valid. Their stored state stays, so that a principal
@@ -83,7 +83,7 @@ impl Listener {
     /// Ends idle sessions periodically, until this future is dropped.
     pub async fn tidy(self: Arc<Self>) {
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
             let idle: Vec<McpSessionId> = {
                 let sessions = self.sessions.lock();
                 sessions.iter().filter(|(_, one)| one.is_idle()).map(|(id, _)| id.clone()).collect()
@@ -91,13 +91,13 @@ impl Listener {
             for id in idle {
                 self.drop_session(&id).await;
             }
-            self.door.pool.tidy().await;
+            self.endpoint.pool.tidy().await;
         }
     }
 
     /// Ends every session after the calls in flight had `drain` time to finish.
     pub async fn close(&self, drain: Duration) {
-        self.door.engine.shutdown(drain).await;
+        self.endpoint.engine.shutdown(drain).await;
         self.stop.cancel();
         let mut attached: Vec<_> = self.sessions.lock().drain().map(|(_, one)| one).collect();
         attached.extend(self.sessionless.lock().drain().map(|(_, one)| one));
@@ -105,7 +105,7 @@ impl Listener {
         for one in ending {
             let _ = one.await;
         }
-        self.door.pool.close().await;
+        self.endpoint.pool.close().await;
     }
 
     async fn drop_session(&self, id: &McpSessionId) {
@@ -142,17 +142,17 @@ impl Listener {
         let sharers = first
             .introduction()
             .map(|introduction| SharingGroup { principal: principal.clone(), introduction });
-        let behind = self.door.servers.iter().map(|server| match (server.sharing, &sharers) {
-            (ServerSharing::Shared, Some(sharers)) => (self.door.pool.get(server, sharers), None),
+        let behind = self.endpoint.servers.iter().map(|server| match (server.sharing, &sharers) {
+            (ServerSharing::Shared, Some(sharers)) => (self.endpoint.pool.get(server, sharers), None),
             (ServerSharing::Shared | ServerSharing::PerSession { .. }, _) => {
                 server.create_exclusive(first.handshake(server))
             }
         });
-        let (behind, keeping) = behind.unzip();
-        let (engine, own_tools) = (self.door.engine.clone(), self.door.own_tools);
-        let large = self.door.large_results.clone();
+        let (behind, processes) = behind.unzip();
+        let (engine, own_tools) = (self.endpoint.engine.clone(), self.endpoint.own_tools);
+        let large = self.endpoint.large_results.clone();
         let session = GatewaySession::new(engine, behind, client, connection, own_tools, large, memory);
-        let tasks = session.keep_servers(keeping);
+        let tasks = session.run_servers(processes);
         let (inbox, mut messages) = mpsc::channel(INBOX);
         let taking = session.clone();
         // Messages are processed in the order of their arrival.
@@ -177,12 +177,12 @@ impl Listener {
     }
 
     fn memory(&self, id: &McpSessionId, principal: &Principal) -> SessionStore {
-        SessionStore::new(self.door.store.clone(), id, &self.door.name, principal)
+        SessionStore::new(self.endpoint.store.clone(), id, &self.endpoint.name, principal)
     }
 
     /// Restores a session of an earlier process, or one that was evicted.
     async fn recall(&self, id: &McpSessionId, principal: &Principal) -> Option<Arc<ClientSession>> {
-        for _ in 0..LOOKS {
+        for _ in 0..READ_ATTEMPTS {
             let ended_count = self.ended_count.load(Ordering::Acquire);
             let agreements = self.memory(id, principal).find().await?;
             let mut sessions = self.sessions.lock();
@@ -211,13 +211,13 @@ impl Listener {
         if sessions.len() < self.most_sessions() {
             return true;
         }
-        let silent = sessions.iter().filter(|(_, one)| one.is_silent_for(SILENT));
+        let silent = sessions.iter().filter(|(_, one)| one.is_silent_for(EVICTABLE_IDLE));
         let Some(longest) = silent.min_by_key(|(_, one)| *one.last_message.lock()).map(|(id, _)| id.clone())
         else {
             return false;
         };
         if let Some(removed) = sessions.remove(&longest) {
-            tracing::info!(event = "session.made_room", door = &*self.door.name);
+            tracing::info!(event = "session.made_room", door = &*self.endpoint.name);
             drop(removed.end());
         }
         true
@@ -225,7 +225,7 @@ impl Listener {
 
     /// Returns the session limit: the lowest limit of all servers.
     fn most_sessions(&self) -> usize {
-        let most = self.door.servers.iter().map(|server| match server.sharing {
+        let most = self.endpoint.servers.iter().map(|server| match server.sharing {
             ServerSharing::Shared => MOST_SESSIONS,
             ServerSharing::PerSession { most } => most,
         });
@@ -253,7 +253,7 @@ impl Listener {
             (ProtocolEra::Legacy, None) => {
                 let mut sessions = self.sessions.lock();
                 if !self.has_room(&mut sessions) {
-                    return Err(HttpRefusal::overloaded(id.as_ref(), LATER));
+                    return Err(HttpRefusal::overloaded(id.as_ref(), RETRY_DELAY));
                 }
                 let name = new_id();
                 let streams = server::SessionStreams::new(name.clone(), StreamLimits::default());
@@ -269,7 +269,7 @@ impl Listener {
 
 impl EndpointHandler for Listener {
     fn admit(&self, bearer: Option<&[u8]>) -> Result<Principal, AdmissionError> {
-        let GatewayEndpoint { tokens, local, operator, .. } = &self.door;
+        let GatewayEndpoint { tokens, local, operator, .. } = &self.endpoint;
         if let (Some(operator), Some(bearer)) = (operator, bearer)
             && operator.token.is(bearer)
         {
@@ -316,7 +316,7 @@ impl EndpointHandler for Listener {
         let from = (era == ProtocolEra::Modern).then_some(ClientIdentity { actor, tenant, session: None });
         let taken = client.inbox.try_send(ClientMessage { message, reply, headers: caller.headers, from });
         taken.map_err(|untaken| match untaken {
-            TrySendError::Full(_) => HttpRefusal::overloaded(id.as_ref(), LATER),
+            TrySendError::Full(_) => HttpRefusal::overloaded(id.as_ref(), RETRY_DELAY),
             TrySendError::Closed(_) => HttpRefusal::unknown_session(id.as_ref()),
         })
     }
@@ -341,7 +341,7 @@ impl EndpointHandler for Listener {
 /// Returns a session id that cannot be guessed.
 #[expect(
     clippy::expect_used,
-    reason = "hex digits; and who cannot draw a name must not give one that can be guessed"
+    reason = "the id is made of hex digits; without randomness it could be guessed"
 )]
 fn new_id() -> McpSessionId {
     let mut bytes = [0_u8; 32];
@@ -378,7 +378,11 @@ mod tests {
             name: "door".into(),
             servers: vec![ConfiguredServer::nowhere(ServerSharing::PerSession { most: MOST })],
             own_tools: BuiltinTools::default(),
-            large_results: LargeResults::new(LargeResultBounds { keep: SILENT, entries: 0, bytes: 0 }),
+            large_results: LargeResults::new(LargeResultBounds {
+                keep: EVICTABLE_IDLE,
+                entries: 0,
+                bytes: 0,
+            }),
             pool: Arc::default(),
             tokens: BearerTokens::default(),
             local: Some(me()),
@@ -395,7 +399,7 @@ mod tests {
     }
 
     /// Sends `initialize`. Returns the session id, or `None` if the limit is reached.
-    fn comes(listener: &Listener) -> Option<McpSessionId> {
+    fn initialize_session(listener: &Listener) -> Option<McpSessionId> {
         let text = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#;
         let address: Option<SocketAddr> = None;
         let caller = HttpCaller {
@@ -420,33 +424,33 @@ mod tests {
         let listener = listener().await;
         let mut first = Vec::new();
         for _ in 0..MOST {
-            first.push(comes(&listener).unwrap());
+            first.push(initialize_session(&listener).unwrap());
             tokio::time::advance(Duration::from_secs(1)).await;
         }
-        assert_eq!(comes(&listener), None, "nobody was silent for long");
+        assert_eq!(initialize_session(&listener), None, "nobody was silent for long");
         listener.memory(&first[0], &principal()).keep(SessionHandshakes::new()).await;
-        tokio::time::advance(SILENT).await;
+        tokio::time::advance(EVICTABLE_IDLE).await;
         // The second session gets a message, the first does not.
         assert!(listener.session(&first[1], &principal()).await.is_some());
-        let late = comes(&listener).unwrap();
+        let late = initialize_session(&listener).unwrap();
         let has = |id: &McpSessionId| listener.sessions.lock().contains_key(id);
         assert!(!has(&first[0]) && has(&first[1]) && has(&first[2]) && has(&late));
         // It is restored and evicts the session that is now idle longest.
         assert!(listener.session(&first[0], &principal()).await.is_some());
         assert!(has(&first[0]) && has(&first[1]) && !has(&first[2]) && has(&late));
-        assert_eq!(comes(&listener), None);
+        assert_eq!(initialize_session(&listener), None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_session_with_a_request_in_flight_is_not_evicted() {
         let listener = listener().await;
-        let sessions: Vec<_> = (0..MOST).map(|_| comes(&listener).unwrap()).collect();
+        let sessions: Vec<_> = (0..MOST).map(|_| initialize_session(&listener).unwrap()).collect();
         let of = |id: &McpSessionId| listener.sessions.lock().get(id).cloned().unwrap();
         let busy: Vec<_> = sessions.iter().map(|id| of(id).session.busy()).collect();
-        tokio::time::advance(SILENT * 2).await;
-        assert_eq!(comes(&listener), None);
+        tokio::time::advance(EVICTABLE_IDLE * 2).await;
+        assert_eq!(initialize_session(&listener), None);
         drop(busy);
-        assert!(comes(&listener).is_some());
+        assert!(initialize_session(&listener).is_some());
     }
 
     fn named(name: &str) -> ActorId {
@@ -456,7 +460,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn sf_7_a_token_is_required_as_soon_as_a_client_has_one() {
         let listener = listener().await;
-        let tokens = &listener.door.tokens;
+        let tokens = &listener.endpoint.tokens;
         tokens.add("view", TokenHolder::Viewer(named("grafana")));
         assert_eq!(listener.admit(None), Ok(principal()));
         assert_eq!(listener.admit(Some(b"anything")), Ok(principal()));
@@ -471,7 +475,7 @@ mod tests {
         let reached = Listener::new(GatewayEndpoint {
             tokens: BearerTokens::default(),
             local: None,
-            ..listener.door.clone()
+            ..listener.endpoint.clone()
         });
         assert_eq!(reached.admit(None), Err(AdmissionError::TOKEN), "others can reach it");
     }
@@ -479,7 +483,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn sf_7_a_session_is_not_valid_for_the_same_name_in_another_tenant() {
         let listener = listener().await;
-        let id = comes(&listener).unwrap();
+        let id = initialize_session(&listener).unwrap();
         listener.memory(&id, &principal()).keep(SessionHandshakes::new()).await;
         let namesake = Principal { tenant: TenantId::new("acme").ok(), ..principal() };
         assert!(listener.memory(&id, &namesake).find().await.is_none());
@@ -488,9 +492,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn sf_7_a_principal_who_is_admitted_again_continues_the_session() {
+    async fn sf_7_a_principal_that_is_admitted_again_continues_the_session() {
         let listener = listener().await;
-        let id = comes(&listener).unwrap();
+        let id = initialize_session(&listener).unwrap();
         listener.memory(&id, &principal()).keep(SessionHandshakes::new()).await;
         listener.end_sessions(|one| *one != principal());
         assert!(listener.sessions.lock().contains_key(&id), "nobody else was meant");
@@ -502,7 +506,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_ended_session_is_not_stored_again_by_requests_in_flight() {
         let listener = listener().await;
-        let id = comes(&listener).unwrap();
+        let id = initialize_session(&listener).unwrap();
         let memory = listener.memory(&id, &principal());
         memory.keep(SessionHandshakes::new()).await;
         assert!(memory.find().await.is_some());

@@ -39,7 +39,7 @@ pub struct StdioClient<R, W> {
 /// The time limit for calls in flight at shutdown.
 const DRAIN: Duration = Duration::from_secs(10);
 /// The time limit for writing remaining messages to a client that is gone.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Passes messages between client and servers until the client has left and its calls have ended, or until `stop`.
 /// Shuts the engine down at the end.
@@ -52,13 +52,13 @@ where
     let link = DeliveryLink::new();
     let (client, writing) = line_writer(output, link.clone(), WriteQueueLimits::default());
     let writing = tokio::spawn(writing);
-    let (behind, keeping) =
+    let (behind, processes) =
         servers.iter().map(|server| server.create_exclusive(Handshake::default())).unzip();
     let line = ClientConnection::Line(client.clone());
     let session =
         GatewaySession::new(engine.clone(), behind, line, connection, own_tools, large_results.clone(), None);
     let tidying = tokio::spawn(large_results.clone().tidy(engine.clone()));
-    let tasks = session.keep_servers(keeping);
+    let tasks = session.run_servers(processes);
     let mut lines = LineReader::new(input, LONGEST_LINE);
     let taking = async {
         while let Some(Ok(received)) = lines.next().await {
@@ -79,7 +79,7 @@ where
         let _ = task.await;
     }
     drop((session, client));
-    let _ = tokio::time::timeout(LAST_WORDS, writing).await;
+    let _ = tokio::time::timeout(WRITE_TIMEOUT, writing).await;
 }
 
 async fn take(session: &Arc<GatewaySession>, received: LineItem, client: &LineSender, link: &DeliveryLink) {

@@ -52,7 +52,7 @@ impl BackingServer {
     }
 
     /// Stores a list that arrived too late. Returns true if it differs from the last one.
-    pub(crate) fn came_late(&self, list: MergedListKind, answer: RpcMessage) -> bool {
+    pub(crate) fn store_late(&self, list: MergedListKind, answer: RpcMessage) -> bool {
         let mut late = self.late.lock();
         let is_new = late.get(list.member).is_none_or(|before| before.result() != answer.result());
         late.insert(list.member, answer);
@@ -65,7 +65,7 @@ impl BackingServer {
     }
 
     /// Discards a late list after one that arrived in time.
-    pub(crate) fn came_in_time(&self, list: MergedListKind) {
+    pub(crate) fn clear_late(&self, list: MergedListKind) {
         self.late.lock().remove(list.member);
     }
 

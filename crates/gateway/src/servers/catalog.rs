@@ -95,7 +95,7 @@ impl ToolCatalog {
         // A client may stop before the last page.
         let is_last = response.result().and_then(|result| scan::get(result, "nextCursor")).is_none();
         if is_last && self.is_listed.swap(true, Ordering::AcqRel) {
-            self.tell_changes();
+            self.notify_changes();
         }
         is_last
     }
@@ -105,11 +105,11 @@ impl ToolCatalog {
         let _ = self.changed.set(changed);
     }
 
-    fn tell_changes(&self) {
-        let Some(ToolChangeCallback(tell)) = self.changed.get() else { return };
+    fn notify_changes(&self) {
+        let Some(ToolChangeCallback(notify)) = self.changed.get() else { return };
         let (before, now) = (std::mem::take(&mut *self.before.write()), self.tools.read().clone());
         let names: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
-        names.into_iter().filter(|name| before.get(*name) != now.get(*name)).for_each(|name| tell(name));
+        names.into_iter().filter(|name| before.get(*name) != now.get(*name)).for_each(|name| notify(name));
     }
 }
 

@@ -88,8 +88,8 @@ impl ConfiguredServer {
 
     /// Creates an instance for one session, with the state of an earlier handshake.
     pub(crate) fn create_exclusive(&self, handshake: Handshake) -> (BackingServer, Option<ServerProcesses>) {
-        let (server, keeping) = self.make(handshake);
-        (BackingServer::new(server, self.prefix.clone(), None), Some(keeping))
+        let (server, processes) = self.make(handshake);
+        (BackingServer::new(server, self.prefix.clone(), None), Some(processes))
     }
 
     /// Like [`Self::alone`], without the prefix.
@@ -99,7 +99,7 @@ impl ConfiguredServer {
         if let Backend::Child(supervisor, _) = &backend {
             reporter.follow(supervisor.status());
         }
-        let (server, keeping) = UpstreamServer::new(reporter, backend, handshake);
+        let (server, processes) = UpstreamServer::new(reporter, backend, handshake);
         if let Some(engine) = self.engine.clone() {
             let namespace = self.name.clone();
             server.catalog.on_change(ToolChangeCallback(Box::new(move |name| {
@@ -113,7 +113,7 @@ impl ConfiguredServer {
         let last = removed.map(|(_, catalog)| catalog).filter(|catalog| catalog.len() > 0).last();
         made.last = last.or(made.last.take());
         made.servers.push((Arc::downgrade(&server), server.catalog.clone()));
-        (server, keeping)
+        (server, processes)
     }
 
     fn reporter(&self) -> HealthReporter {
@@ -134,7 +134,7 @@ impl ConfiguredServer {
             last_failure: self.health.failure().or_else(down).map(EndView::from),
             name: self.name.to_string(),
             shared: self.sharing == ServerSharing::Shared,
-            instances: made.iter().map(|server| server.look()).collect(),
+            instances: made.iter().map(|server| server.instance_view()).collect(),
         }
     }
 
@@ -211,8 +211,8 @@ mod tests {
         assert_eq!(known(&idle), [""; 0]);
 
         let server = ConfiguredServer::nowhere(ServerSharing::Shared);
-        let (one, _keeping) = server.make(Handshake::default());
-        let (other, _keeping) = server.clone().make(Handshake::default());
+        let (one, _processes) = server.make(Handshake::default());
+        let (other, _processes) = server.clone().make(Handshake::default());
         assert_eq!(known(&server), [""; 0], "it has not said it yet");
         listed(&one, r#"[{"name":"pay","annotations":{"readOnlyHint":true}},{"name":"a"}]"#);
         listed(&other, r#"[{"name":"pay"},{"name":"look"}]"#);
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(known(&server), ["bank/look", "bank/pay"], "what it lists now");
         drop(other);
         assert_eq!(known(&server), ["bank/look", "bank/pay"], "what it listed last");
-        let (again, _keeping) = server.make(Handshake::default());
+        let (again, _processes) = server.make(Handshake::default());
         assert_eq!(known(&server), ["bank/look", "bank/pay"], "until it says something else");
         listed(&again, r#"[{"name":"b"}]"#);
         assert_eq!(known(&server), ["bank/b"]);

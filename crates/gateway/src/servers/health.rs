@@ -11,16 +11,16 @@ use steadfast_core::Timestamp;
 use steadfast_core::id::Namespace;
 use steadfast_core::server_name::ServerFailure;
 use steadfast_executor::Engine;
-use steadfast_process::{LastEnd, ServerStatus, State, last_words};
+use steadfast_process::{LastEnd, ServerStatus, State, last_stderr_lines};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// The maximum length of a failure description.
-const LONGEST_WHY: usize = 1024;
+const LONGEST_REASON: usize = 1024;
 /// The time limit for recording the last process states when the gateway stops.
-const LAST_NEWS: Duration = Duration::from_secs(2);
+const FINAL_REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The health of a server across its processes and connections.
 #[derive(Debug, Default)]
@@ -64,7 +64,7 @@ pub(crate) struct HealthReporter {
 impl HealthReporter {
     /// Records a failure. A repeated failure is ignored.
     pub(crate) fn record_failure(&self, reason: &str) {
-        let reason = steadfast_redact::excerpt(reason, LONGEST_WHY);
+        let reason = steadfast_redact::excerpt(reason, LONGEST_REASON);
         let is_known = self.health.known.lock().failure.as_ref().is_some_and(|known| known.reason == reason);
         if !is_known {
             let at = self.engine.as_ref().map_or(Timestamp::ZERO, Engine::now);
@@ -109,7 +109,7 @@ impl HealthReporter {
     pub(crate) async fn settle(&self) {
         let following = std::mem::take(&mut *self.health.following.lock());
         for one in following {
-            let _ = timeout(LAST_NEWS, one).await;
+            let _ = timeout(FINAL_REPORT_TIMEOUT, one).await;
         }
         self.store().await;
     }
@@ -137,9 +137,11 @@ async fn followed(mut status: watch::Receiver<ServerStatus>, reporter: HealthRep
 
 /// Describes how a process ended, with its last lines of stderr.
 pub(crate) fn failure_of(end: &LastEnd) -> ServerFailure {
-    let words = last_words(&end.stderr).map(|words| format!(". Its last words: {words}")).unwrap_or_default();
+    let words = last_stderr_lines(&end.stderr)
+        .map(|words| format!(". Last lines of stderr: {words}"))
+        .unwrap_or_default();
     ServerFailure {
         at: end.at,
-        reason: steadfast_redact::excerpt(&format!("{}{words}", end.end), LONGEST_WHY),
+        reason: steadfast_redact::excerpt(&format!("{}{words}", end.end), LONGEST_REASON),
     }
 }

@@ -11,7 +11,7 @@ use steadfast_mcp::json_text::JsonText;
 use crate::json_parts::{json, object, with_text};
 
 /// The separator between the name of a server and the name of its tool.
-const BETWEEN: &str = "__";
+const SEPARATOR: &str = "__";
 
 /// The response of one server.
 #[derive(Clone, Copy, Debug)]
@@ -67,12 +67,12 @@ impl MergedListKind {
 
 /// Returns the client's name for an item that the server calls `name`.
 pub(crate) fn prefixed(prefix: &str, name: &str) -> String {
-    format!("{prefix}{BETWEEN}{name}")
+    format!("{prefix}{SEPARATOR}{name}")
 }
 
 /// Returns the server's name for an item of the client, or `None` if it does not have this prefix.
 pub(crate) fn stripped<'n>(prefix: &str, name: &'n str) -> Option<&'n str> {
-    name.strip_prefix(prefix)?.strip_prefix(BETWEEN)
+    name.strip_prefix(prefix)?.strip_prefix(SEPARATOR)
 }
 
 /// Merges lists in the order of the servers. Other members come from the first one, except for the cache limits, which
@@ -115,7 +115,7 @@ pub(crate) fn handshakes(parts: &[ServerResult<'_>]) -> JsonText {
             "protocolVersion" => oldest(parts).unwrap_or_else(|| value.to_owned()),
             "supportedVersions" => shared_versions(parts),
             "capabilities" => capabilities(parts),
-            "serverInfo" => OURSELVES.to_owned(),
+            "serverInfo" => GATEWAY_INFO.to_owned(),
             "instructions" => continue,
             "_meta" => value.to_owned(),
             "ttlMs" => least_ttl(parts),
@@ -131,7 +131,7 @@ pub(crate) fn handshakes(parts: &[ServerResult<'_>]) -> JsonText {
 }
 
 /// The `serverInfo` of the gateway in front of several servers.
-const OURSELVES: &str =
+const GATEWAY_INFO: &str =
     concat!(r#"{"name":"steadfast","title":"Steadfast","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
 
 /// Returns the oldest version. Versions are dates, so the older one is smaller.

@@ -58,11 +58,11 @@ fn is_passing(name: &OsStr) -> bool {
         Some(begin) => name.starts_with(begin),
         None => name == *pattern,
     };
-    ALLOWED.iter().chain(PASSING).any(is)
+    ALLOWED.iter().chain(VARYING_VARIABLES).any(is)
 }
 
 /// Variables that differ between terminals, sessions or starts. A trailing `*` matches any suffix.
-const PASSING: &[&str] = &[
+const VARYING_VARIABLES: &[&str] = &[
     "_",
     "PWD",
     "OLDPWD",

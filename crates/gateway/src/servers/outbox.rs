@@ -23,9 +23,9 @@ pub(crate) struct Outbox {
 
 #[derive(Debug, Default)]
 struct OutboxQueue {
-    words: VecDeque<OutboxMessage>,
+    entries: VecDeque<OutboxMessage>,
     /// The number of queued messages so far.
-    came: u64,
+    queued: u64,
     /// True while a task sends the messages.
     is_sending: bool,
 }
@@ -43,7 +43,7 @@ pub(crate) enum OutboxMessage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EnqueueResult {
     /// The caller has to send it and the messages that follow.
-    SenderNeeded,
+    StartSender,
     /// Another task sends it after the others.
     Waits,
     /// The queue is full.
@@ -53,19 +53,19 @@ pub(crate) enum EnqueueResult {
 /// The maximum number of messages that wait for one server.
 const MOST: usize = 256;
 /// The maximum time that a request waits for the messages before it.
-const BEFORE: Duration = Duration::from_secs(10);
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Outbox {
-    pub(crate) fn put(&self, word: OutboxMessage) -> EnqueueResult {
+    pub(crate) fn put(&self, entry: OutboxMessage) -> EnqueueResult {
         let mut waiting = self.waiting.lock();
-        if waiting.words.len() >= MOST {
+        if waiting.entries.len() >= MOST {
             return EnqueueResult::Full;
         }
-        waiting.words.push_back(word);
-        waiting.came += 1;
+        waiting.entries.push_back(entry);
+        waiting.queued += 1;
         match std::mem::replace(&mut waiting.is_sending, true) {
             true => EnqueueResult::Waits,
-            false => EnqueueResult::SenderNeeded,
+            false => EnqueueResult::StartSender,
         }
     }
 
@@ -73,7 +73,7 @@ impl Outbox {
     /// caller of [`Self::put`] has to send.
     pub(crate) fn next(&self) -> Option<OutboxMessage> {
         let mut waiting = self.waiting.lock();
-        let next = waiting.words.pop_front();
+        let next = waiting.entries.pop_front();
         waiting.is_sending = next.is_some();
         next
     }
@@ -84,15 +84,15 @@ impl Outbox {
 
     /// Waits until all messages before this are sent, up to a limit.
     pub(crate) async fn wait_for_earlier(&self) {
-        let came = {
+        let queued = {
             let waiting = self.waiting.lock();
             if !waiting.is_sending {
                 return;
             }
-            waiting.came
+            waiting.queued
         };
         let mut sent_count = self.sent_count.subscribe();
-        let _ = timeout(BEFORE, sent_count.wait_for(|sent_count| *sent_count >= came)).await;
+        let _ = timeout(QUEUE_TIMEOUT, sent_count.wait_for(|sent_count| *sent_count >= queued)).await;
     }
 }
 
@@ -102,7 +102,7 @@ mod tests {
 
     use super::*;
 
-    fn word() -> OutboxMessage {
+    fn entry() -> OutboxMessage {
         OutboxMessage::Notification(RpcMessage::notification("notifications/initialized", None))
     }
 
@@ -111,13 +111,13 @@ mod tests {
         let outbox = Outbox::default();
         assert!(outbox.wait_for_earlier().now_or_never().is_some());
         assert_eq!(
-            (outbox.put(word()), outbox.put(word())),
-            (EnqueueResult::SenderNeeded, EnqueueResult::Waits)
+            (outbox.put(entry()), outbox.put(entry())),
+            (EnqueueResult::StartSender, EnqueueResult::Waits)
         );
         let mut behind = Box::pin(outbox.wait_for_earlier());
         assert!((&mut behind).now_or_never().is_none());
         for _ in 0..2 {
-            assert_eq!(outbox.put(word()), EnqueueResult::Waits);
+            assert_eq!(outbox.put(entry()), EnqueueResult::Waits);
             assert!(outbox.next().is_some());
             outbox.mark_sent();
         }
@@ -125,18 +125,18 @@ mod tests {
         // The remaining messages are never sent; the wait ends at the limit.
         let began = tokio::time::Instant::now();
         outbox.wait_for_earlier().await;
-        assert_eq!(began.elapsed(), BEFORE);
+        assert_eq!(began.elapsed(), QUEUE_TIMEOUT);
     }
 
     #[test]
     fn a_full_outbox_refuses_messages_and_an_empty_one_needs_a_new_sender() {
         let outbox = Outbox::default();
-        let put: Vec<EnqueueResult> = (0..=MOST).map(|_| outbox.put(word())).collect();
+        let put: Vec<EnqueueResult> = (0..=MOST).map(|_| outbox.put(entry())).collect();
         assert_eq!(
             (put[0], put[1], put[MOST]),
-            (EnqueueResult::SenderNeeded, EnqueueResult::Waits, EnqueueResult::Full)
+            (EnqueueResult::StartSender, EnqueueResult::Waits, EnqueueResult::Full)
         );
         while outbox.next().is_some() {}
-        assert_eq!(outbox.put(word()), EnqueueResult::SenderNeeded);
+        assert_eq!(outbox.put(entry()), EnqueueResult::StartSender);
     }
 }

@@ -34,8 +34,8 @@ impl ServerPool {
     pub(crate) fn get(&self, configured: &ConfiguredServer, sharers: &SharingGroup) -> BackingServer {
         let mut all = self.0.lock();
         let shared = all.entry((configured.name.clone(), sharers.clone())).or_insert_with(|| {
-            let (server, keeping) = configured.make(Handshake::default());
-            SharedServer::new(server, keeping)
+            let (server, processes) = configured.make(Handshake::default());
+            SharedServer::new(server, processes)
         });
         // Marked as used before the lock is released, because the session joins it only later.
         shared.mark_used();

@@ -30,7 +30,7 @@ pub(crate) enum Route {
     /// All servers, whose answers are merged.
     All(MergeMethod),
     /// One server after the other, until one knows the subject of the request.
-    FirstToKnow,
+    EachInTurn,
     /// No server has it.
     Unknown(String),
 }
@@ -115,7 +115,7 @@ impl SessionServers {
             "tasks/get" | "tasks/result" | "tasks/update" | "tasks/cancel" => {
                 self.route_by_name(request, request.param_text("taskId"))
             }
-            _ => Route::FirstToKnow,
+            _ => Route::EachInTurn,
         }
     }
 
@@ -156,7 +156,7 @@ impl SessionServers {
         let known = name.and_then(|name| self.known.lock().get(&*name).copied());
         match known {
             Some(at) => Route::To(at, request.clone()),
-            None => Route::FirstToKnow,
+            None => Route::EachInTurn,
         }
     }
 
@@ -170,11 +170,11 @@ impl SessionServers {
                     Some(reference) => {
                         Route::To(at, request.rewrite().param("ref", json(&reference)).finish())
                     }
-                    None => Route::FirstToKnow,
+                    None => Route::EachInTurn,
                 },
                 None => Route::Unknown(format!("Unknown prompt: {name}")),
             },
-            (None, None) => Route::FirstToKnow,
+            (None, None) => Route::EachInTurn,
         }
     }
 }

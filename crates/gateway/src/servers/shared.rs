@@ -43,7 +43,7 @@ pub(crate) struct SharedServer {
     /// The number of sessions that watch each resource.
     watched: Mutex<BTreeMap<String, usize>>,
     /// Time at which the last session left.
-    left: Mutex<Instant>,
+    last_used_at: Mutex<Instant>,
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -51,17 +51,18 @@ pub(crate) struct SharedServer {
 const MOST_WATCHED: usize = 4096;
 
 impl SharedServer {
-    pub(crate) fn new(server: Arc<UpstreamServer>, keeping: ServerProcesses) -> Arc<Self> {
+    pub(crate) fn new(server: Arc<UpstreamServer>, processes: ServerProcesses) -> Arc<Self> {
         let shared = Arc::new(Self {
             server: server.clone(),
             users: Mutex::default(),
             introduced: OnceCell::new(),
             is_initialized: AtomicBool::new(false),
             watched: Mutex::default(),
-            left: Mutex::new(Instant::now()),
+            last_used_at: Mutex::new(Instant::now()),
             task: Mutex::default(),
         });
-        let task = tokio::spawn(server.keep(keeping, Arc::new(SharedEventHandler(Arc::downgrade(&shared)))));
+        let task =
+            tokio::spawn(server.keep(processes, Arc::new(SharedEventHandler(Arc::downgrade(&shared)))));
         *shared.task.lock() = Some(task);
         shared
     }
@@ -77,7 +78,7 @@ impl SharedServer {
 
     /// Marks the server as used before a session joins.
     pub(crate) fn mark_used(&self) {
-        *self.left.lock() = Instant::now();
+        *self.last_used_at.lock() = Instant::now();
     }
 
     /// Removes a session.
@@ -85,7 +86,7 @@ impl SharedServer {
         let is_other =
             |(user, _): &(Weak<dyn SharedServerUser>, usize)| !std::ptr::addr_eq(user.as_ptr(), session);
         self.users.lock().retain(is_other);
-        *self.left.lock() = Instant::now();
+        *self.last_used_at.lock() = Instant::now();
     }
 
     /// Returns the result of the handshake. The first session runs it; the others share the result, because their
@@ -111,7 +112,7 @@ impl SharedServer {
     /// Returns the time since which no session uses it, or `None` if it is used.
     pub(crate) fn is_idle_since(&self) -> Option<Instant> {
         let is_used = self.users.lock().iter().any(|(user, _)| user.strong_count() > 0);
-        (!is_used).then(|| *self.left.lock())
+        (!is_used).then(|| *self.last_used_at.lock())
     }
 
     /// Returns true if the server needs this notification.
@@ -169,9 +170,11 @@ impl SharedServer {
     async fn dispatch_event(&self, event: ServerEvent) {
         let users = self.users();
         match event {
-            ServerEvent::Request(life, question) => match request_owner(&users) {
-                Some((user, at)) => user.take_from_server(*at, ServerEvent::Request(life, question)).await,
-                None => self.refuse(life, question.id()).await,
+            ServerEvent::Request(generation, question) => match request_owner(&users) {
+                Some((user, at)) => {
+                    user.take_from_server(*at, ServerEvent::Request(generation, question)).await
+                }
+                None => self.refuse(generation, question.id()).await,
             },
             event @ (ServerEvent::Notification(_) | ServerEvent::Died(_) | ServerEvent::Recovered(_)) => {
                 for (user, at) in users {
@@ -181,10 +184,10 @@ impl SharedServer {
         }
     }
 
-    async fn refuse(&self, life: Generation, question: Option<RpcId>) {
+    async fn refuse(&self, generation: Generation, question: Option<RpcId>) {
         let reason = "several clients share this server, and the call of this request cannot be determined";
         let refusal = RpcMessage::error_response(question.as_ref(), code::INVALID_REQUEST, reason, None);
-        self.server.answer(life, &refusal).await;
+        self.server.answer(generation, &refusal).await;
     }
 }
 

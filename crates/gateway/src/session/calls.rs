@@ -38,7 +38,7 @@ impl GatewaySession {
         headers: &HeaderMap,
         from: &ClientIdentity,
     ) {
-        let (request, brought) = approval::unwrapped(request);
+        let (request, returned_decision) = approval::unwrapped(request);
         let context = match RequestContext::by(&request, from, headers) {
             Ok(context) => context,
             Err(reason) => {
@@ -48,7 +48,7 @@ impl GatewaySession {
         };
         let called = request.name().unwrap_or_default().into_owned();
         if self.own_tools.reliability && reliability::is_reliability_tool(&called) {
-            return self.call_own(id, &called, &request, (context, from.clone(), brought), reply);
+            return self.call_own(id, &called, &request, (context, from.clone(), returned_decision), reply);
         }
         if self.own_tools.turns && called == turn::RUN_TURN {
             return self.run_turn(id, &request, reply, context, from);
@@ -78,16 +78,24 @@ impl GatewaySession {
         {
             return self.refuse(&id, code::HEADER_MISMATCH, &reason, reply);
         }
-        let voice = reply.voice();
-        let notifications = RequestNotifications::of(&request, &voice);
+        let channel = reply.channel();
+        let notifications = RequestNotifications::of(&request, &channel);
         let era = ProtocolEra::of_request(&request);
         let conversation =
             if context.session.is_some() { ConversationStatus::Known } else { ConversationStatus::Unknown };
         let elicits = || self.servers.iter().any(|behind| behind.server.handshake.elicits());
-        let asker = Elicitation::of(&request, era, elicits, &self.questions, &voice, conversation, brought);
+        let prompter = Elicitation::of(
+            &request,
+            era,
+            elicits,
+            &self.questions,
+            &channel,
+            conversation,
+            returned_decision,
+        );
         let options = CallOptions {
-            channel: approval::channel(asker.as_ref()),
-            prompter: asker,
+            channel: approval::channel(prompter.as_ref()),
+            prompter,
             tool,
             equal_calls: context.equal_calls(),
             call_id: context.call_id.clone(),
@@ -117,9 +125,9 @@ impl GatewaySession {
         let reader = from.reader();
         let mut calling = self.engine.call_with(envelope, upstream, options);
         let canceller = calling.canceller();
-        let number = self.begin(&id, at, voice.clone(), RequestKind::Call(canceller.clone()));
+        let number = self.begin(&id, at, channel.clone(), RequestKind::Call(canceller.clone()));
         self.spawn(|session| async move {
-            let keeping = async {
+            let progress = async {
                 match &notifications {
                     Some(notifications) => notifications.keep_alive().await,
                     None => std::future::pending().await,
@@ -129,12 +137,12 @@ impl GatewaySession {
                 // The call first: it must begin before the others are polled.
                 biased;
                 called = &mut calling => called,
-                never = keeping => match never {},
-                () = voice.cancelled() => {
+                never = progress => match never {},
+                () = channel.cancelled() => {
                     canceller.cancel();
                     calling.await
                 }
-                () = session.wait_until_left() => {
+                () = session.wait_until_disconnected() => {
                     // With all mechanisms off nothing is stored, and the call would never end while it is awaited.
                     if calling.is_bypassed() {
                         session.end(number);
@@ -144,7 +152,7 @@ impl GatewaySession {
                 }
             };
             match of_call {
-                Some(of_call) => of_call.tell(&request_id, &voice),
+                Some(of_call) => of_call.forward(&request_id, &channel),
                 None => session.notify_all().await,
             }
             // Registered first: a cancellation finds the call either here or there.
@@ -169,33 +177,41 @@ impl GatewaySession {
         id: RpcId,
         name: &str,
         request: &RpcMessage,
-        (context, from, brought): (RequestContext, ClientIdentity, Option<ReturnedDecision>),
+        (context, from, returned_decision): (RequestContext, ClientIdentity, Option<ReturnedDecision>),
         reply: ResponseChannel,
     ) {
         let arguments = request.arguments().map_or_else(|| "{}".to_owned(), |raw| raw.as_str().to_owned());
         let (name, era) = (name.to_owned(), ProtocolEra::of_request(request));
-        let voice = reply.voice();
+        let channel = reply.channel();
         let elicits = || self.servers.iter().any(|behind| behind.server.handshake.elicits());
         // An approval is valid for one call, in any session.
         let conversation = ConversationStatus::Unknown;
-        let asker = Elicitation::of(request, era, elicits, &self.questions, &voice, conversation, brought);
-        let withdrawn = Arc::new(Notify::new());
-        let number = self.begin(&id, None, voice.clone(), RequestKind::Other(withdrawn.clone()));
+        let prompter = Elicitation::of(
+            request,
+            era,
+            elicits,
+            &self.questions,
+            &channel,
+            conversation,
+            returned_decision,
+        );
+        let cancellation = Arc::new(Notify::new());
+        let number = self.begin(&id, None, channel.clone(), RequestKind::Other(cancellation.clone()));
         self.spawn(|session| async move {
             let called = reliability::TrustToolCall {
                 engine: &session.engine,
                 tenant: from.tenant.as_ref(),
                 session: context.session.as_ref(),
-                asker,
+                prompter,
             };
             let answered = tokio::select! {
                 answered = called.call(&name, &arguments) => answered,
-                () = withdrawn.notified() => return,
-                () = voice.cancelled() => {
+                () = cancellation.notified() => return,
+                () = channel.cancelled() => {
                     session.end(number);
                     return;
                 }
-                () = session.wait_until_left() => {
+                () = session.wait_until_disconnected() => {
                     session.end(number);
                     return;
                 }
@@ -220,9 +236,9 @@ impl GatewaySession {
     ) {
         let arguments = request.arguments().map_or_else(|| "{}".to_owned(), |raw| raw.as_str().to_owned());
         let era = ProtocolEra::of_request(request);
-        let voice = reply.voice();
-        let notifications =
-            RequestNotifications::of(request, &voice).filter(|notifications| notifications.sends_progress());
+        let channel = reply.channel();
+        let notifications = RequestNotifications::of(request, &channel)
+            .filter(|notifications| notifications.sends_progress());
         let patience = if notifications.is_some() { ClientPatience::Long } else { ClientPatience::Short };
         let plan = match turn::plan(&arguments, &self.servers, patience) {
             Ok(plan) => Arc::new(plan),
@@ -240,13 +256,13 @@ impl GatewaySession {
             ..TurnOptions::of(target(&context, from))
         };
         let reader = from.reader();
-        let withdrawn = Arc::new(Notify::new());
-        let number = self.begin(&id, None, voice.clone(), RequestKind::Other(withdrawn.clone()));
+        let cancellation = Arc::new(Notify::new());
+        let number = self.begin(&id, None, channel.clone(), RequestKind::Other(cancellation.clone()));
         self.spawn(|session| async move {
             let stop = options.cancelled.clone();
             let mut turning =
                 Box::pin(session.engine.turn(plan, Arc::new(SessionToolRegistry(session.clone())), options));
-            let keeping = async {
+            let progress = async {
                 match &notifications {
                     Some(notifications) => notifications.keep_alive().await,
                     None => std::future::pending().await,
@@ -255,17 +271,17 @@ impl GatewaySession {
             let mut turned = tokio::select! {
                 biased;
                 turned = &mut turning => turned,
-                never = keeping => match never {},
-                () = withdrawn.notified() => {
+                never = progress => match never {},
+                () = cancellation.notified() => {
                     stop.cancel();
                     turning.await
                 }
-                () = voice.cancelled() => {
+                () = channel.cancelled() => {
                     stop.cancel();
                     turning.await
                 }
                 // No call starts without a client: calls in flight run to their end.
-                () = session.wait_until_left() => {
+                () = session.wait_until_disconnected() => {
                     session.end(number);
                     return;
                 }

@@ -47,7 +47,7 @@ impl SessionSettings {
 
     /// Removes a subscription. Returns true if there was one.
     pub(super) fn unwatch(&self, at: usize, uri: &str) -> bool {
-        self.0.lock().get_mut(&at).is_some_and(|wished| wished.watched.remove(uri).is_some())
+        self.0.lock().get_mut(&at).is_some_and(|preferences| preferences.watched.remove(uri).is_some())
     }
 
     /// Sets the log level. Returns the previous one.
@@ -57,8 +57,8 @@ impl SessionSettings {
     }
 
     /// Restores the settings of an earlier process.
-    pub(super) fn restore(&self, at: usize, wished: UpstreamPreferences) {
-        self.0.lock().insert(at, wished);
+    pub(super) fn restore(&self, at: usize, preferences: UpstreamPreferences) {
+        self.0.lock().insert(at, preferences);
     }
 
     /// Returns all settings for a server.
@@ -81,18 +81,18 @@ mod tests {
     }
 
     #[test]
-    fn a_client_watches_only_so_much_and_each_thing_once() {
-        let wishes = SessionSettings::default();
-        assert_eq!(wishes.watch(0, &"x".repeat(LONGEST_URI + 1), params()), WatchResult::TooMuch);
+    fn the_subscriptions_of_a_client_are_bounded_and_unique() {
+        let settings = SessionSettings::default();
+        assert_eq!(settings.watch(0, &"x".repeat(LONGEST_URI + 1), params()), WatchResult::TooMuch);
         for number in 0..MOST_WATCHED {
-            assert_eq!(wishes.watch(0, &number.to_string(), params()), WatchResult::New);
+            assert_eq!(settings.watch(0, &number.to_string(), params()), WatchResult::New);
         }
-        assert_eq!(wishes.watch(0, "0", params()), WatchResult::Already);
-        assert_eq!(wishes.watch(0, "one more", params()), WatchResult::TooMuch);
-        assert_eq!(wishes.watch(1, "of another server", params()), WatchResult::New);
-        assert!(wishes.unwatch(0, "0") && !wishes.unwatch(0, "0"));
-        assert_eq!(wishes.watch(0, "one more", params()), WatchResult::New);
-        assert_eq!(wishes.give_up(0).watched.len(), MOST_WATCHED);
-        assert_eq!(wishes.of(0), UpstreamPreferences::default());
+        assert_eq!(settings.watch(0, "0", params()), WatchResult::Already);
+        assert_eq!(settings.watch(0, "one more", params()), WatchResult::TooMuch);
+        assert_eq!(settings.watch(1, "of another server", params()), WatchResult::New);
+        assert!(settings.unwatch(0, "0") && !settings.unwatch(0, "0"));
+        assert_eq!(settings.watch(0, "one more", params()), WatchResult::New);
+        assert_eq!(settings.give_up(0).watched.len(), MOST_WATCHED);
+        assert_eq!(settings.of(0), UpstreamPreferences::default());
     }
 }

@@ -79,16 +79,16 @@ pub(crate) struct GatewaySession {
     /// The log level of the client.
     logging: Mutex<Option<LogSubscription>>,
     /// The client's settings at shared servers.
-    wishes: SessionSettings,
+    settings: SessionSettings,
     next: AtomicU64,
     /// The tasks that were started for the client.
     tasks: TaskTracker,
     /// Limits the lists that are still awaited after their client was answered.
     late: Arc<Semaphore>,
     /// Cancelled when the client is gone. Its calls run to their end.
-    left: CancellationToken,
+    disconnected: CancellationToken,
     /// The number of tasks that only wait for the delivery of an answer.
-    unheard: AtomicUsize,
+    awaiting_delivery: AtomicUsize,
     /// Undelivered answers that are being sent again.
     missed: UndeliveredAnswers,
 }
@@ -108,7 +108,7 @@ pub(crate) struct ClientMessage {
 /// A request that the client waits for.
 struct ActiveRequest {
     id: RpcId,
-    voice: RequestChannel,
+    channel: RequestChannel,
     /// The server of the request, if it is for a single one.
     at: Option<usize>,
     kind: RequestKind,
@@ -137,11 +137,11 @@ enum RequestKind {
 /// The maximum number of pending requests of a client.
 const MOST_RUNNING: usize = 1024;
 /// The time for which a client that has left still gets answers.
-const LAST_ANSWERS: Duration = Duration::from_secs(5);
+const ANSWER_GRACE: Duration = Duration::from_secs(5);
 /// The maximum number of list requests that are still awaited after their client was answered.
 const MOST_LATE: usize = 16;
 /// The maximum number of pending requests of servers to the client.
-const MOST_ASKED: usize = 1024;
+const MOST_OPEN_REQUESTS: usize = 1024;
 
 /// Codes of the gateway's own errors, outside the ranges that JSON-RPC and MCP reserve.
 mod error_codes {
@@ -180,12 +180,12 @@ impl GatewaySession {
             questions: Arc::default(),
             is_ready: AtomicBool::new(false),
             logging: Mutex::default(),
-            wishes: SessionSettings::default(),
+            settings: SessionSettings::default(),
             next: AtomicU64::new(1),
             tasks: TaskTracker::new(),
             late: Arc::new(Semaphore::new(MOST_LATE)),
-            left: CancellationToken::new(),
-            unheard: AtomicUsize::new(0),
+            disconnected: CancellationToken::new(),
+            awaiting_delivery: AtomicUsize::new(0),
             missed: UndeliveredAnswers::since(next_request_number()),
         });
         for (at, behind) in session.servers.iter().enumerate() {
@@ -197,14 +197,14 @@ impl GatewaySession {
     }
 
     /// Runs the servers that only this client uses, each in a task.
-    pub(crate) fn keep_servers(
+    pub(crate) fn run_servers(
         self: &Arc<Self>,
-        keeping: Vec<Option<ServerProcesses>>,
+        processes: Vec<Option<ServerProcesses>>,
     ) -> Vec<JoinHandle<()>> {
-        let alone = self.servers.iter().zip(keeping).enumerate();
-        let tasks = alone.filter_map(|(at, (behind, keeping))| {
-            let hearing = Arc::new(SessionEventHandler { session: Arc::downgrade(self), at });
-            Some(tokio::spawn(behind.server.clone().keep(keeping?, hearing)))
+        let alone = self.servers.iter().zip(processes).enumerate();
+        let tasks = alone.filter_map(|(at, (behind, processes))| {
+            let handler = Arc::new(SessionEventHandler { session: Arc::downgrade(self), at });
+            Some(tokio::spawn(behind.server.clone().keep(processes?, handler)))
         });
         tasks.collect()
     }
@@ -212,7 +212,7 @@ impl GatewaySession {
     /// Ends the session after the client has left. Waits until its calls have ended, because their results are stored,
     /// or until `stop`. Everything else is cancelled.
     pub(crate) async fn finish(&self, stop: &CancellationToken) {
-        self.left.cancel();
+        self.disconnected.cancel();
         self.tasks.close();
         tokio::select! {
             () = self.tasks.wait() => {}
@@ -222,9 +222,9 @@ impl GatewaySession {
 
     /// Completes when the client no longer reads answers. That is some time after it has left, because some clients
     /// write their requests, close the line, and read on.
-    async fn wait_until_left(&self) {
-        self.left.cancelled().await;
-        tokio::time::sleep(LAST_ANSWERS).await;
+    async fn wait_until_disconnected(&self) {
+        self.disconnected.cancelled().await;
+        tokio::time::sleep(ANSWER_GRACE).await;
     }
 
     pub(crate) const fn connection(&self) -> &ClientIdentity {
@@ -239,7 +239,7 @@ impl GatewaySession {
     /// Returns true if the client waits for anything. An undelivered answer does not count, since the client may never
     /// return for it.
     pub(crate) fn is_busy(&self) -> bool {
-        self.tasks.len() > self.unheard.load(Ordering::Relaxed)
+        self.tasks.len() > self.awaiting_delivery.load(Ordering::Relaxed)
     }
 
     /// Keeps the session busy, like a pending request.
@@ -342,18 +342,18 @@ impl GatewaySession {
     }
 
     /// Queues a message for a server, after earlier ones. Only requests to the same server wait for it.
-    fn put(self: &Arc<Self>, at: usize, word: OutboxMessage) {
+    fn put(self: &Arc<Self>, at: usize, entry: OutboxMessage) {
         let Some(behind) = self.servers.get(at) else { return };
-        match behind.outbox.put(word) {
-            EnqueueResult::SenderNeeded => self.spawn(|session| async move {
+        match behind.outbox.put(entry) {
+            EnqueueResult::StartSender => self.spawn(|session| async move {
                 tokio::select! {
                     () = session.send_queued(at) => {}
-                    () = session.wait_until_left() => {}
+                    () = session.wait_until_disconnected() => {}
                 }
             }),
             EnqueueResult::Waits => {}
             EnqueueResult::Full => {
-                let reason = "it does not read the messages of its client; some are lost";
+                let reason = "it does not read the messages of its client; some were dropped";
                 tracing::warn!(event = "server.deaf", server = %behind.server.name, "why" = reason);
             }
         }
@@ -361,16 +361,16 @@ impl GatewaySession {
 
     async fn send_queued(&self, at: usize) {
         let Some(behind) = self.servers.get(at) else { return };
-        while let Some(word) = behind.outbox.next() {
-            match word {
-                OutboxMessage::Notification(notification) => self.tell(behind, &notification).await,
+        while let Some(entry) = behind.outbox.next() {
+            match entry {
+                OutboxMessage::Notification(notification) => self.notify_server(behind, &notification).await,
                 OutboxMessage::Answer(by, answer) => behind.server.answer(by, &answer).await,
             }
             behind.outbox.mark_sent();
         }
     }
 
-    async fn tell(&self, behind: &BackingServer, notification: &RpcMessage) {
+    async fn notify_server(&self, behind: &BackingServer, notification: &RpcMessage) {
         if behind.shared.as_ref().is_none_or(|shared| shared.is_needed(notification)) {
             behind.server.notify(notification).await;
         }
@@ -387,15 +387,15 @@ impl GatewaySession {
         };
         match running.remove(&number).map(|one| one.kind) {
             Some(RequestKind::Call(canceller)) => canceller.cancel(),
-            Some(RequestKind::Other(withdrawn)) => withdrawn.notify_one(),
+            Some(RequestKind::Other(cancellation)) => cancellation.notify_one(),
             None => {}
         }
     }
 
     /// Registers a request that the client waits for. Returns its number.
-    fn begin(&self, id: &RpcId, at: Option<usize>, voice: RequestChannel, kind: RequestKind) -> u64 {
+    fn begin(&self, id: &RpcId, at: Option<usize>, channel: RequestChannel, kind: RequestKind) -> u64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.running.lock().insert(number, ActiveRequest { id: id.clone(), voice, at, kind });
+        self.running.lock().insert(number, ActiveRequest { id: id.clone(), channel, at, kind });
         number
     }
 
@@ -420,14 +420,14 @@ impl GatewaySession {
         work: impl FnOnce(Arc<Self>) -> F,
     ) {
         let working = work(self.clone());
-        self.tasks.spawn(self.left.clone().run_until_cancelled_owned(working));
+        self.tasks.spawn(self.disconnected.clone().run_until_cancelled_owned(working));
     }
 
     /// Waits until the delivery of an answer is confirmed or has failed.
     async fn await_delivery(&self, delivery: PendingDelivery) {
-        self.unheard.fetch_add(1, Ordering::Relaxed);
+        self.awaiting_delivery.fetch_add(1, Ordering::Relaxed);
         delivery.settled_with_callback(GRACE).await;
-        self.unheard.fetch_sub(1, Ordering::Relaxed);
+        self.awaiting_delivery.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Spawns work for the client that does not end with its connection.

@@ -23,7 +23,7 @@ use crate::servers::merge::{self, MergedListKind, ServerResult};
 use crate::servers::upstream::initialized;
 
 /// The wait for the servers of a client in the handshake, before the answers so far are merged.
-const FIRST_WORDS: Duration = Duration::from_secs(20);
+const HANDSHAKE_WAIT: Duration = Duration::from_secs(20);
 /// The wait for the list or the answer of one of several servers.
 const LIST: Duration = Duration::from_secs(15);
 /// The maximum number of pages of a list that are merged.
@@ -35,11 +35,11 @@ impl GatewaySession {
         self: &Arc<Self>,
         id: &RpcId,
         request: &RpcMessage,
-        voice: &RequestChannel,
+        channel: &RequestChannel,
     ) -> RpcMessage {
         let any_is_good = |answers: &BTreeMap<usize, RpcMessage>| answers.values().any(is_good);
         let (mut answers, late) =
-            self.ask_all(FIRST_WORDS, any_is_good, self.asking(id, request, voice)).await;
+            self.ask_all(HANDSHAKE_WAIT, any_is_good, self.asking(id, request, channel)).await;
         let mut failed = None;
         answers.retain(|at, answer| {
             let is_good = is_good(answer);
@@ -65,7 +65,7 @@ impl GatewaySession {
             let Ok((at, answer)) = late else { continue };
             let Some(behind) = self.servers.get(at).filter(|_| is_good(&answer)) else { continue };
             if self.is_ready.load(Ordering::Relaxed) {
-                self.tell(behind, &initialized()).await;
+                self.notify_server(behind, &initialized()).await;
             }
             self.lists_changed(at).await;
         }
@@ -87,23 +87,23 @@ impl GatewaySession {
         id: &RpcId,
         request: &RpcMessage,
         list: MergedListKind,
-        voice: &RequestChannel,
+        channel: &RequestChannel,
     ) -> RpcMessage {
-        let context = (id.clone(), request.clone(), voice.clone());
+        let context = (id.clone(), request.clone(), channel.clone());
         let (mut answers, late) = self
             .ask_all(
                 LIST,
                 |_| true,
                 move |session, at| {
-                    let (id, request, voice) = context.clone();
-                    async move { session.pages(at, &id, &request, list, &voice).await }
+                    let (id, request, channel) = context.clone();
+                    async move { session.pages(at, &id, &request, list, &channel).await }
                 },
             )
             .await;
         self.wait_for_late(late, Some(list));
         for (at, behind) in self.servers.iter().enumerate() {
             match answers.entry(at) {
-                Entry::Occupied(answer) if is_good(answer.get()) => behind.came_in_time(list),
+                Entry::Occupied(answer) if is_good(answer.get()) => behind.clear_late(list),
                 Entry::Occupied(_) => {}
                 // A server that is always slow contributes its last list.
                 Entry::Vacant(none) => {
@@ -139,12 +139,12 @@ impl GatewaySession {
         id: &RpcId,
         request: &RpcMessage,
         list: MergedListKind,
-        voice: &RequestChannel,
+        channel: &RequestChannel,
     ) -> RpcMessage {
         let mut pages: Vec<RpcMessage> = Vec::new();
         let mut page_request = request.clone();
         loop {
-            let answer = self.ask_server(at, id, &page_request, voice).await;
+            let answer = self.ask_server(at, id, &page_request, channel).await;
             // A partial list looks like a whole one, so a failed page fails the list.
             let Some(result) = answer.result() else { return answer };
             let next = scan::get(result, "nextCursor").map(json);
@@ -183,9 +183,9 @@ impl GatewaySession {
         self: &Arc<Self>,
         id: &RpcId,
         request: &RpcMessage,
-        voice: &RequestChannel,
+        channel: &RequestChannel,
     ) -> RpcMessage {
-        let (answers, late) = self.ask_all(LIST, |_| true, self.asking(id, request, voice)).await;
+        let (answers, late) = self.ask_all(LIST, |_| true, self.asking(id, request, channel)).await;
         self.wait_for_late(late, None);
         let good = answers.values().find(|answer| is_good(answer)).or_else(|| answers.values().next());
         good.cloned().unwrap_or_else(|| timed_out(id))
@@ -196,13 +196,13 @@ impl GatewaySession {
         &self,
         id: &RpcId,
         request: &RpcMessage,
-        voice: &RequestChannel,
+        channel: &RequestChannel,
     ) -> RpcMessage {
-        let joined = MergedChannel::new(voice.clone(), self.servers.len());
+        let joined = MergedChannel::new(channel.clone(), self.servers.len());
         let listening = (0..self.servers.len()).map(|at| {
-            let (voice, joined) = (RequestChannel::Joined(joined.clone(), at), &joined);
+            let (channel, joined) = (RequestChannel::Joined(joined.clone(), at), &joined);
             async move {
-                let answer = self.ask_server(at, id, request, &voice).await;
+                let answer = self.ask_server(at, id, request, &channel).await;
                 joined.is_over(at);
                 answer
             }
@@ -220,16 +220,16 @@ impl GatewaySession {
     }
 
     /// Asks one server after the other, until one knows the subject of the request.
-    pub(super) async fn ask_first_to_know(
+    pub(super) async fn ask_each_in_turn(
         &self,
         id: &RpcId,
         request: &RpcMessage,
-        voice: &RequestChannel,
+        channel: &RequestChannel,
     ) -> RpcMessage {
         let method = request.method().unwrap_or_default();
-        let (mut nobodys, mut perhaps) = (unknown_method(id), None);
+        let (mut not_found, mut harmless) = (unknown_method(id), None);
         for at in 0..self.servers.len() {
-            let answer = self.ask_server(at, id, request, voice).await;
+            let answer = self.ask_server(at, id, request, channel).await;
             match ServerRefusal::of(method, &answer) {
                 None => {
                     if let Some(uri) = request.param_text("uri") {
@@ -237,12 +237,12 @@ impl GatewaySession {
                     }
                     return answer;
                 }
-                Some(ServerRefusal::NotMine) => nobodys = answer,
-                Some(ServerRefusal::Harmless) => perhaps = perhaps.or(Some(answer)),
+                Some(ServerRefusal::UnknownTarget) => not_found = answer,
+                Some(ServerRefusal::Harmless) => harmless = harmless.or(Some(answer)),
                 Some(ServerRefusal::Final) => return answer,
             }
         }
-        perhaps.unwrap_or(nobodys)
+        harmless.unwrap_or(not_found)
     }
 
     /// Sends a request to all servers. Returns when all have answered, or after this time if the answers are enough.
@@ -282,12 +282,12 @@ impl GatewaySession {
         &self,
         id: &RpcId,
         request: &RpcMessage,
-        voice: &RequestChannel,
+        channel: &RequestChannel,
     ) -> impl Fn(Arc<Self>, usize) -> BoxFuture<'static, RpcMessage> + use<> {
-        let (id, request, voice) = (id.clone(), request.clone(), voice.clone());
+        let (id, request, channel) = (id.clone(), request.clone(), channel.clone());
         move |session, at| {
-            let (id, request, voice) = (id.clone(), request.clone(), voice.clone());
-            async move { session.ask_server(at, &id, &request, &voice).await }.boxed()
+            let (id, request, channel) = (id.clone(), request.clone(), channel.clone());
+            async move { session.ask_server(at, &id, &request, &channel).await }.boxed()
         }
     }
 
@@ -298,21 +298,21 @@ impl GatewaySession {
         };
         self.spawn_while_there(|session| async move {
             let _room = room;
-            let coming = async {
-                while let Some(came) = late.join_next().await {
-                    if let (Ok((at, answer)), Some(list)) = (came, list) {
-                        session.list_came_late(at, list, answer).await;
+            let remaining = async {
+                while let Some(finished) = late.join_next().await {
+                    if let (Ok((at, answer)), Some(list)) = (finished, list) {
+                        session.handle_late_list(at, list, answer).await;
                     }
                 }
             };
-            let _ = timeout(REQUEST, coming).await;
+            let _ = timeout(REQUEST, remaining).await;
         });
     }
 
-    async fn list_came_late(&self, at: usize, list: MergedListKind, answer: RpcMessage) {
+    async fn handle_late_list(&self, at: usize, list: MergedListKind, answer: RpcMessage) {
         let Some((behind, result)) = self.servers.get(at).zip(answer.result()) else { return };
         self.servers.learn_list(at, list, result);
-        if behind.came_late(list, answer)
+        if behind.store_late(list, answer)
             && let Some(notification) = list.changed_notification()
         {
             self.list_changed(at, notification).await;
@@ -328,7 +328,7 @@ impl GatewaySession {
 
     async fn list_changed(&self, at: usize, list: &str) {
         let method = format!("notifications/{list}/list_changed");
-        self.say(at, &RpcMessage::notification(&method, None)).await;
+        self.send_to_client(at, &RpcMessage::notification(&method, None)).await;
     }
 }
 
@@ -339,7 +339,7 @@ type LateAnswers = JoinSet<(usize, RpcMessage)>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ServerRefusal {
     /// The server does not know the subject.
-    NotMine,
+    UnknownTarget,
     /// The server may own the subject, but it did nothing that could happen twice.
     Harmless,
     /// The error is the answer: it is the server's own, or the outcome is unknown.
@@ -354,9 +354,9 @@ impl ServerRefusal {
         }
         let names = method.starts_with("resources/") || method.starts_with("tasks/");
         Some(match answer.error_code() {
-            Some(code::METHOD_NOT_FOUND) => Self::NotMine,
+            Some(code::METHOD_NOT_FOUND) => Self::UnknownTarget,
             // The resource or task does not exist at this server.
-            Some(code::INVALID_PARAMS | RESOURCE_NOT_FOUND) if names => Self::NotMine,
+            Some(code::INVALID_PARAMS | RESOURCE_NOT_FOUND) if names => Self::UnknownTarget,
             Some(error_codes::UNAVAILABLE) => Self::Harmless,
             // Many servers report an unknown subject with errors of their own.
             Some(_) | None if is_harmless(method) => Self::Harmless,
@@ -375,22 +375,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_server_is_asked_only_if_the_last_one_did_nothing() {
+    fn a_request_goes_to_the_next_server_only_if_the_last_one_did_nothing() {
         let refusal =
             |method: &str, code| ServerRefusal::of(method, &own_error(&RpcId::number(1), code, "no"));
         let (unknown, broken) = (code::METHOD_NOT_FOUND, code::INTERNAL_ERROR);
         for (method, code, meaning) in [
-            ("vendor/do", unknown, ServerRefusal::NotMine),
+            ("vendor/do", unknown, ServerRefusal::UnknownTarget),
             ("vendor/do", code::INVALID_PARAMS, ServerRefusal::Final),
             ("vendor/do", broken, ServerRefusal::Final),
             ("vendor/do", error_codes::TIMED_OUT, ServerRefusal::Final),
             ("vendor/do", error_codes::LOST, ServerRefusal::Final),
             ("vendor/do", error_codes::UNAVAILABLE, ServerRefusal::Harmless),
-            ("tasks/update", code::INVALID_PARAMS, ServerRefusal::NotMine),
+            ("tasks/update", code::INVALID_PARAMS, ServerRefusal::UnknownTarget),
             ("tasks/update", broken, ServerRefusal::Final),
-            ("resources/subscribe", RESOURCE_NOT_FOUND, ServerRefusal::NotMine),
+            ("resources/subscribe", RESOURCE_NOT_FOUND, ServerRefusal::UnknownTarget),
             ("resources/subscribe", 0, ServerRefusal::Final),
-            ("resources/read", RESOURCE_NOT_FOUND, ServerRefusal::NotMine),
+            ("resources/read", RESOURCE_NOT_FOUND, ServerRefusal::UnknownTarget),
             ("resources/read", broken, ServerRefusal::Harmless),
             ("resources/read", error_codes::TIMED_OUT, ServerRefusal::Harmless),
         ] {

@@ -33,7 +33,7 @@ struct ClientLogLevel(usize);
 pub(super) struct LogSubscription {
     level: ClientLogLevel,
     /// The notifications that have not been sent yet.
-    untold: Arc<AsyncMutex<broadcast::Receiver<Arc<Notification>>>>,
+    receiver: Arc<AsyncMutex<broadcast::Receiver<Arc<Notification>>>>,
 }
 
 impl ClientLogLevel {
@@ -80,7 +80,7 @@ impl GatewaySession {
                 if result.is_none() && !is_unknown {
                     return answered;
                 }
-                self.hear_from(level);
+                self.set_log_level(level);
                 // The gateway logs even if the server does not.
                 if is_unknown { RpcMessage::result_response(id, &empty()) } else { answered }
             }
@@ -89,7 +89,7 @@ impl GatewaySession {
     }
 
     /// Sets the lowest level that the client wants.
-    fn hear_from(self: &Arc<Self>, level: ClientLogLevel) {
+    fn set_log_level(self: &Arc<Self>, level: ClientLogLevel) {
         let mut wake = self.engine.notifications();
         {
             let mut logging = self.logging.lock();
@@ -97,19 +97,19 @@ impl GatewaySession {
                 logging.level = level;
                 return;
             }
-            let untold = Arc::new(AsyncMutex::new(self.engine.notifications()));
-            *logging = Some(LogSubscription { level, untold });
+            let receiver = Arc::new(AsyncMutex::new(self.engine.notifications()));
+            *logging = Some(LogSubscription { level, receiver });
         }
-        let (session, left) = (Arc::downgrade(self), self.left.clone());
+        let (session, disconnected) = (Arc::downgrade(self), self.disconnected.clone());
         tokio::spawn(async move {
             loop {
-                let came = tokio::select! {
-                    () = left.cancelled() => return,
-                    came = wake.recv() => came,
+                let received = tokio::select! {
+                    () = disconnected.cancelled() => return,
+                    received = wake.recv() => received,
                 };
                 let Some(session) = session.upgrade() else { return };
                 session.notify_all().await;
-                if came == Err(RecvError::Closed) {
+                if received == Err(RecvError::Closed) {
                     return;
                 }
             }
@@ -119,11 +119,11 @@ impl GatewaySession {
     /// Sends all new notifications in order. A call does so before its answer, so that its notifications arrive before
     /// the answer and on the same stream.
     pub(super) async fn notify_all(&self) {
-        let logging = self.logging.lock().as_ref().map(|logging| (logging.level, logging.untold.clone()));
-        let Some((level, untold)) = logging else { return };
-        let mut untold = untold.lock().await;
+        let logging = self.logging.lock().as_ref().map(|logging| (logging.level, logging.receiver.clone()));
+        let Some((level, receiver)) = logging else { return };
+        let mut receiver = receiver.lock().await;
         loop {
-            match untold.try_recv() {
+            match receiver.try_recv() {
                 Ok(notification) => self.notify(&notification, level).await,
                 Err(TryRecvError::Lagged(_)) => {}
                 Err(TryRecvError::Empty | TryRecvError::Closed) => return,
@@ -132,27 +132,27 @@ impl GatewaySession {
     }
 
     async fn notify(&self, notification: &Notification, level: ClientLogLevel) {
-        let is_mine = match notification.event {
+        let concerns_client = match notification.event {
             // Lost trust concerns every session of the tenant.
             NotificationEvent::TrustChanged => true,
             NotificationEvent::ApprovalRequested | NotificationEvent::OutcomeUnknown => {
                 notification.session.is_some() && notification.session == self.connection.session
             }
         };
-        if !is_mine || notification.tenant != self.connection.tenant {
+        if !concerns_client || notification.tenant != self.connection.tenant {
             return;
         }
         let Some(message) = message(notification, level) else { return };
-        let voice = match &self.client {
+        let channel = match &self.client {
             ClientConnection::Line(_) => None,
             ClientConnection::Streams(_) | ClientConnection::Answers => {
                 let running = self.running.lock();
-                let mut voices = running.values().map(|running| &running.voice);
-                voices.next().filter(|_| voices.next().is_none()).cloned()
+                let mut channels = running.values().map(|running| &running.channel);
+                channels.next().filter(|_| channels.next().is_none()).cloned()
             }
         };
-        match voice {
-            Some(voice) => voice.send(&message).await,
+        match channel {
+            Some(channel) => channel.send(&message).await,
             None => self.client.send(&message).await,
         }
     }
@@ -172,12 +172,12 @@ impl CallNotifications {
     }
 
     /// Sends the notifications of this call to the client.
-    pub(super) fn tell(mut self, call: &RequestId, voice: &RequestChannel) {
+    pub(super) fn forward(mut self, call: &RequestId, channel: &RequestChannel) {
         loop {
             match self.notifications.try_recv() {
                 Ok(notification) if notification.request_id.as_ref() == Some(call) => {
                     if let Some(message) = message(&notification, self.level) {
-                        voice.try_send(message);
+                        channel.try_send(message);
                     }
                 }
                 Ok(_) | Err(TryRecvError::Lagged(_)) => {}

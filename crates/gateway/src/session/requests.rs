@@ -31,9 +31,9 @@ use crate::session::store::SessionHandshakes;
 /// The time limit of a request that is not a call.
 pub(super) const REQUEST: Duration = Duration::from_secs(300);
 /// The maximum number of attempts for a request that is safe to repeat.
-const TRIES: u32 = 3;
+const ATTEMPTS: u32 = 3;
 /// The time limit for unsubscribing on behalf of a client that has left.
-const FAREWELL: Duration = Duration::from_secs(2);
+const UNSUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl GatewaySession {
     pub(super) fn pass_on(
@@ -43,32 +43,32 @@ impl GatewaySession {
         route: Route,
         reply: ResponseChannel,
     ) {
-        let (withdrawn, voice) = (Arc::new(Notify::new()), reply.voice());
+        let (cancellation, channel) = (Arc::new(Notify::new()), reply.channel());
         let at = match &route {
             Route::To(at, _) => Some(*at),
-            Route::All(_) | Route::FirstToKnow | Route::Unknown(_) => None,
+            Route::All(_) | Route::EachInTurn | Route::Unknown(_) => None,
         };
-        let number = self.begin(&id, at, voice.clone(), RequestKind::Other(withdrawn.clone()));
+        let number = self.begin(&id, at, channel.clone(), RequestKind::Other(cancellation.clone()));
         self.spawn(|session| async move {
-            let left = async {
+            let disconnected = async {
                 match request.method() {
                     // A client that has left gets no more notifications.
-                    Some("subscriptions/listen") => session.left.cancelled().await,
-                    _ => session.wait_until_left().await,
+                    Some("subscriptions/listen") => session.disconnected.cancelled().await,
+                    _ => session.wait_until_disconnected().await,
                 }
             };
             let answered = tokio::select! {
-                answered = session.ask(&id, &request, route, &voice) => {
+                answered = session.ask(&id, &request, route, &channel) => {
                     session.note_resources(&request, &answered);
                     let answered = session.with_own_tools(&id, &request, answered);
                     session.with_logging(&id, &request, answered)
                 }
-                () = withdrawn.notified() => return,
-                () = voice.cancelled() => {
+                () = cancellation.notified() => return,
+                () = channel.cancelled() => {
                     session.end(number);
                     return;
                 }
-                () = left => {
+                () = disconnected => {
                     session.end(number);
                     return;
                 }
@@ -97,15 +97,15 @@ impl GatewaySession {
         id: &RpcId,
         request: &RpcMessage,
         route: Route,
-        voice: &RequestChannel,
+        channel: &RequestChannel,
     ) -> RpcMessage {
         match route {
-            Route::To(at, request) => self.ask_server(at, id, &request, voice).await,
-            Route::All(MergeMethod::Handshake) => self.introduce(id, request, voice).await,
-            Route::All(MergeMethod::List(list)) => self.ask_for_lists(id, request, list, voice).await,
-            Route::All(MergeMethod::Any) => self.ask_any(id, request, voice).await,
-            Route::All(MergeMethod::Listening) => self.listen(id, request, voice).await,
-            Route::FirstToKnow => self.ask_first_to_know(id, request, voice).await,
+            Route::To(at, request) => self.ask_server(at, id, &request, channel).await,
+            Route::All(MergeMethod::Handshake) => self.introduce(id, request, channel).await,
+            Route::All(MergeMethod::List(list)) => self.ask_for_lists(id, request, list, channel).await,
+            Route::All(MergeMethod::Any) => self.ask_any(id, request, channel).await,
+            Route::All(MergeMethod::Listening) => self.listen(id, request, channel).await,
+            Route::EachInTurn => self.ask_each_in_turn(id, request, channel).await,
             Route::Unknown(reason) => {
                 RpcMessage::error_response(Some(id), code::INVALID_PARAMS, &reason, None)
             }
@@ -118,7 +118,7 @@ impl GatewaySession {
         at: usize,
         id: &RpcId,
         request: &RpcMessage,
-        voice: &RequestChannel,
+        channel: &RequestChannel,
     ) -> RpcMessage {
         let Some(behind) = self.servers.get(at) else { return unknown_method(id) };
         match (&behind.shared, request.method()) {
@@ -132,14 +132,14 @@ impl GatewaySession {
             }
             (Some(shared), Some("resources/subscribe")) => {
                 let (Some(uri), Some(params)) = (request.param_text("uri"), request.params_json()) else {
-                    return self.ask_alone(behind, id, request, voice).await;
+                    return self.ask_alone(behind, id, request, channel).await;
                 };
                 // Recorded first, so that another client that unsubscribes does not end it for this one.
-                match self.wishes.watch(at, &uri, params) {
-                    WatchResult::Already => return self.ask_alone(behind, id, request, voice).await,
+                match self.settings.watch(at, &uri, params) {
+                    WatchResult::Already => return self.ask_alone(behind, id, request, channel).await,
                     WatchResult::New if shared.watch(&uri) => {}
                     WatchResult::New | WatchResult::TooMuch => {
-                        self.wishes.unwatch(at, &uri);
+                        self.settings.unwatch(at, &uri);
                         return own_error(
                             id,
                             error_codes::OVERLOADED,
@@ -147,31 +147,31 @@ impl GatewaySession {
                         );
                     }
                 }
-                let answer = self.ask_alone(behind, id, request, voice).await;
-                if !is_good(&answer) && self.wishes.unwatch(at, &uri) {
+                let answer = self.ask_alone(behind, id, request, channel).await;
+                if !is_good(&answer) && self.settings.unwatch(at, &uri) {
                     shared.unwatch(&uri);
                 }
                 answer
             }
             (Some(shared), Some("resources/unsubscribe")) => {
                 let uri = request.param_text("uri").unwrap_or_default();
-                match self.wishes.unwatch(at, &uri) && !shared.unwatch(&uri) {
+                match self.settings.unwatch(at, &uri) && !shared.unwatch(&uri) {
                     true => {
                         self.keep().await;
                         RpcMessage::result_response(id, &empty())
                     }
-                    false => self.ask_alone(behind, id, request, voice).await,
+                    false => self.ask_alone(behind, id, request, channel).await,
                 }
             }
             (Some(_), Some("logging/setLevel")) => {
-                let before = self.wishes.level(at, request.params_json());
-                let answer = self.ask_alone(behind, id, request, voice).await;
+                let before = self.settings.level(at, request.params_json());
+                let answer = self.ask_alone(behind, id, request, channel).await;
                 if !is_good(&answer) {
-                    self.wishes.level(at, before);
+                    self.settings.level(at, before);
                 }
                 answer
             }
-            (Some(_) | None, _) => self.ask_alone(behind, id, request, voice).await,
+            (Some(_) | None, _) => self.ask_alone(behind, id, request, channel).await,
         }
     }
 
@@ -183,20 +183,20 @@ impl GatewaySession {
             let stored = agreements.get(behind.server.name.as_str());
             let (Some(shared), Some(stored)) = (&behind.shared, stored) else { return };
             // Settings that cannot be applied now stay stored.
-            let mut wished = stored.wished();
-            wished.watched.retain(|uri, _| shared.watch(uri));
-            self.wishes.restore(at, wished.clone());
+            let mut preferences = stored.preferences();
+            preferences.watched.retain(|uri, _| shared.watch(uri));
+            self.settings.restore(at, preferences.clone());
             let Some(request) = stored.initialize() else { return };
             // After a failure, the next request introduces the client again.
             let introduced = shared.introduce(&request).await.is_ok();
-            self.tell(behind, &initialized()).await;
+            self.notify_server(behind, &initialized()).await;
             if introduced {
-                let saying = async {
-                    for request in wished.requests() {
+                let restoring = async {
+                    for request in preferences.requests() {
                         self.ask_alone(behind, &RpcId::number(0), &request, &RequestChannel::Discarded).await;
                     }
                 };
-                let _ = timeout(HANDSHAKE, saying).await;
+                let _ = timeout(HANDSHAKE, restoring).await;
             }
         });
         join_all(recalling).await;
@@ -204,14 +204,14 @@ impl GatewaySession {
 
     /// Removes this client's settings from a shared server.
     pub(super) async fn give_up(&self, at: usize, behind: &BackingServer, shared: &SharedServer) {
-        let mut wished = self.wishes.give_up(at);
-        wished.watched.retain(|uri, _| shared.unwatch(uri));
+        let mut preferences = self.settings.give_up(at);
+        preferences.watched.retain(|uri, _| shared.unwatch(uri));
         let server = &behind.server;
-        for uri in wished.watched.keys() {
+        for uri in preferences.watched.keys() {
             server.handshake.unwatched(uri);
         }
-        let saying = async {
-            for (uri, params) in &wished.watched {
+        let unsubscribing = async {
+            for (uri, params) in &preferences.watched {
                 // Another client may have subscribed in the meantime.
                 if !shared.is_watched(uri) {
                     let request =
@@ -220,7 +220,7 @@ impl GatewaySession {
                 }
             }
         };
-        let _ = timeout(FAREWELL, saying).await;
+        let _ = timeout(UNSUBSCRIBE_TIMEOUT, unsubscribing).await;
     }
 
     async fn ask_alone(
@@ -228,7 +228,7 @@ impl GatewaySession {
         behind: &BackingServer,
         id: &RpcId,
         request: &RpcMessage,
-        voice: &RequestChannel,
+        channel: &RequestChannel,
     ) -> RpcMessage {
         let server = &behind.server;
         let method = request.method().unwrap_or_default();
@@ -237,17 +237,17 @@ impl GatewaySession {
             Err(error) => return own_error(id, code::INTERNAL_ERROR, &error.to_string()),
         };
         let left_alone = policy.modes.is_pass_through();
-        let tries = if is_harmless(method) && !left_alone { TRIES } else { 1 };
+        let attempts = if is_harmless(method) && !left_alone { ATTEMPTS } else { 1 };
         let limit = if left_alone { Duration::MAX } else { patience(method) };
-        let (mut tried, mut may_forget) = (1, !left_alone);
+        let (mut attempt, mut may_forget) = (1, !left_alone);
         loop {
-            let judged = match self.judging(server, &policy, method) {
-                Ok(judged) => judged,
+            let admission = match self.admit_request(server, &policy, method) {
+                Ok(admission) => admission,
                 Err(refusal) => return own_error(id, error_codes::UNAVAILABLE, &refusal),
             };
             let began = self.engine.now();
-            let exchanged = timeout(limit, self.exchange(behind, request, voice)).await;
-            if let Some(permit) = judged {
+            let exchanged = timeout(limit, self.exchange(behind, request, channel)).await;
+            if let Some(permit) = admission {
                 let now = self.engine.now();
                 let took = now.since(began);
                 let verdict = match &exchanged {
@@ -274,7 +274,7 @@ impl GatewaySession {
                 }
                 // The server did not process the request, so repeating it in a new session is safe.
                 Ok(Err(fault)) if may_forget && is_session_lost(&fault) => may_forget = false,
-                Ok(Err(fault)) if tried < tries && is_worth_a_try(&fault) => tried += 1,
+                Ok(Err(fault)) if attempt < attempts && is_worth_a_try(&fault) => attempt += 1,
                 Ok(Err(fault)) => {
                     let reach = classify(&fault, &policy.classify, self.engine.now()).reach;
                     let code =
@@ -294,15 +294,15 @@ impl GatewaySession {
     }
 
     /// Returns a permit of the server's circuit breaker, or the error if it is open.
-    fn judging<'s>(
+    fn admit_request<'s>(
         &self,
         server: &'s UpstreamServer,
         policy: &CallPolicy,
         method: &str,
     ) -> Result<Option<BreakerPermit<'s>>, String> {
         // A subscription is open for hours and shows nothing about the health of the server.
-        let is_judged = policy.modes.breaker == EnforcementMode::Enforce && method != "subscriptions/listen";
-        if !is_judged {
+        let is_counted = policy.modes.breaker == EnforcementMode::Enforce && method != "subscriptions/listen";
+        if !is_counted {
             return Ok(None);
         }
         let now = self.engine.now();
@@ -323,7 +323,7 @@ impl GatewaySession {
             let handshake = &behind.server.handshake;
             let written = match &behind.shared {
                 // Other clients store their own settings.
-                Some(_) => handshake.written_for(self.wishes.of(at)),
+                Some(_) => handshake.written_for(self.settings.of(at)),
                 None => handshake.written(),
             };
             (behind.server.name.as_str().to_owned(), written)
@@ -335,17 +335,17 @@ impl GatewaySession {
         &self,
         behind: &BackingServer,
         request: &RpcMessage,
-        voice: &RequestChannel,
+        channel: &RequestChannel,
     ) -> Result<RpcMessage, AttemptFault> {
         let server = &behind.server;
         behind.outbox.wait_for_earlier().await;
         let place = match request.method() {
             Some("initialize") => server.send_first(request).await?,
             _ => {
-                server.handshake.spoke();
-                let hear =
-                    RequestNotifications::of(request, voice).map(|notifications| notifications.hear(|| {}));
-                server.send(request, hear).await?
+                server.handshake.mark_started();
+                let on_notification = RequestNotifications::of(request, channel)
+                    .map(|notifications| notifications.into_handler(|| {}));
+                server.send(request, on_notification).await?
             }
         };
         let mut upstream_request = UpstreamRequest { server, place, is_answered: false, tasks: &self.tasks };
@@ -366,7 +366,7 @@ struct UpstreamRequest<'a> {
 impl Drop for UpstreamRequest<'_> {
     fn drop(&mut self) {
         if !self.is_answered {
-            self.tasks.spawn(self.server.withdraw(&self.place));
+            self.tasks.spawn(self.server.cancel_at_server(&self.place));
         }
     }
 }
@@ -384,7 +384,7 @@ pub(super) fn timed_out(id: &RpcId) -> RpcMessage {
 }
 
 pub(super) fn unknown_method(id: &RpcId) -> RpcMessage {
-    own_error(id, code::METHOD_NOT_FOUND, "no server here knows this method")
+    own_error(id, code::METHOD_NOT_FOUND, "no server supports this method")
 }
 
 /// Returns the time limit of a request. A subscription has none.

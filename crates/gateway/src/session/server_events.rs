@@ -7,7 +7,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use steadfast_mcp::message::{RpcId, RpcMessage, code};
 
-use super::{GatewaySession, MOST_ASKED, RequestKind, ServerRequest};
+use super::{GatewaySession, MOST_OPEN_REQUESTS, RequestKind, ServerRequest};
 use crate::client::connection::ClientConnection;
 use crate::protocol::cancel;
 use crate::servers::shared::SharedServerUser;
@@ -46,16 +46,16 @@ impl GatewaySession {
     async fn handle_event(&self, at: usize, event: ServerEvent) {
         match event {
             ServerEvent::Notification(message) if message.method() == Some("notifications/cancelled") => {
-                if let Some(message) = self.withdrawn(at, &message) {
-                    self.say(at, &message).await;
+                if let Some(message) = self.translate_cancellation(at, &message) {
+                    self.send_to_client(at, &message).await;
                 }
             }
-            ServerEvent::Notification(message) => self.say(at, &message).await,
+            ServerEvent::Notification(message) => self.send_to_client(at, &message).await,
             ServerEvent::Request(by, message) => self.forward_request(at, by, &message).await,
-            ServerEvent::Died(life) => {
+            ServerEvent::Died(generation) => {
                 let cancelled: Vec<u64> = {
                     let mut server_requests = self.server_requests.lock();
-                    let is_over = |question: &ServerRequest| question.at == at && question.by == life;
+                    let is_over = |question: &ServerRequest| question.at == at && question.by == generation;
                     let cancelled = server_requests
                         .iter()
                         .filter(|(_, question)| is_over(question))
@@ -65,7 +65,8 @@ impl GatewaySession {
                     cancelled
                 };
                 for id in cancelled {
-                    self.say(at, &cancel(&RpcId::number(id), "the server that asked has ended")).await;
+                    self.send_to_client(at, &cancel(&RpcId::number(id), "the server that asked has ended"))
+                        .await;
                 }
             }
             ServerEvent::Recovered(recovery) => {
@@ -80,7 +81,11 @@ impl GatewaySession {
                     behind.server.breaker.with(|breaker| breaker.reset(self.engine.now()));
                     self.lists_changed(at).await;
                 } else if recovery.tools_changed {
-                    self.say(at, &RpcMessage::notification("notifications/tools/list_changed", None)).await;
+                    self.send_to_client(
+                        at,
+                        &RpcMessage::notification("notifications/tools/list_changed", None),
+                    )
+                    .await;
                 }
             }
         }
@@ -92,44 +97,44 @@ impl GatewaySession {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let has_room = {
             let mut server_requests = self.server_requests.lock();
-            let has_room = server_requests.len() < MOST_ASKED;
+            let has_room = server_requests.len() < MOST_OPEN_REQUESTS;
             if has_room {
                 server_requests.insert(number, ServerRequest { at, by, id: id.clone() });
             }
             has_room
         };
         if !has_room {
-            let reason = "too many questions wait for the client";
+            let reason = "too many requests wait for the client";
             let refusal = RpcMessage::error_response(Some(&id), code::INTERNAL_ERROR, reason, None);
             if let Some(behind) = self.servers.get(at) {
                 behind.server.answer(by, &refusal).await;
             }
             return;
         }
-        self.say(at, &request.rewrite().id(&RpcId::number(number)).finish()).await;
+        self.send_to_client(at, &request.rewrite().id(&RpcId::number(number)).finish()).await;
     }
 
     /// Sends a message of a server to the client. With exactly one request in flight it most likely belongs to that,
     /// and a client without an open stream receives it there.
-    pub(super) async fn say(&self, at: usize, message: &RpcMessage) {
-        let voice = match &self.client {
+    pub(super) async fn send_to_client(&self, at: usize, message: &RpcMessage) {
+        let channel = match &self.client {
             ClientConnection::Line(_) => None,
             ClientConnection::Streams(_) | ClientConnection::Answers => {
                 let running = self.running.lock();
                 let of_server = running.values().filter(|one| one.at.is_none_or(|of| of == at));
-                let mut voices = of_server.map(|running| &running.voice);
-                voices.next().filter(|_| voices.next().is_none()).cloned()
+                let mut channels = of_server.map(|running| &running.channel);
+                channels.next().filter(|_| channels.next().is_none()).cloned()
             }
         };
-        match voice {
-            Some(voice) => voice.send(message).await,
+        match channel {
+            Some(channel) => channel.send(message).await,
             None => self.client.send(message).await,
         }
     }
 
     /// Translates the cancellation of a server request into the client's id. Returns `None` if the request was already
     /// answered.
-    fn withdrawn(&self, at: usize, notification: &RpcMessage) -> Option<RpcMessage> {
+    fn translate_cancellation(&self, at: usize, notification: &RpcMessage) -> Option<RpcMessage> {
         let text = notification.param("requestId")?;
         let mut server_requests = self.server_requests.lock();
         let matches = |question: &ServerRequest| question.at == at && question.id.is(text);

@@ -18,15 +18,15 @@ use steadfast_store::{
 use crate::servers::upstream::StoredHandshake;
 
 /// The time that a session is stored after its last change.
-const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 /// The number of attempts to write when other processes write at the same time.
-const TRIES: u32 = 8;
+const ATTEMPTS: u32 = 8;
 
 /// The stored document of one session.
 pub(crate) struct SessionStore {
     store: Arc<dyn StateStore>,
     name: DocumentName,
-    door: Arc<str>,
+    endpoint: Arc<str>,
     principal: Principal,
     /// True if the session has ended.
     over: AtomicBool,
@@ -39,7 +39,8 @@ pub(crate) type SessionHandshakes = BTreeMap<String, StoredHandshake>;
 #[derive(Deserialize, Serialize)]
 struct StoredSession {
     format: u32,
-    door: String,
+    #[serde(rename = "door")]
+    endpoint: String,
     principal: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tenant: Option<String>,
@@ -53,13 +54,13 @@ impl SessionStore {
     pub(crate) fn new(
         store: Arc<dyn StateStore>,
         id: &McpSessionId,
-        door: &Arc<str>,
+        endpoint: &Arc<str>,
         principal: &Principal,
     ) -> Self {
         let id = Digest::of(id.as_str().as_bytes()).to_hex();
         let name = DocumentName { kind: DocumentKind::Agreement, id: id.into() };
         let over = AtomicBool::new(false);
-        Self { store, name, door: door.clone(), principal: principal.clone(), over }
+        Self { store, name, endpoint: endpoint.clone(), principal: principal.clone(), over }
     }
 
     /// Stores the current handshakes. A failing store is tolerated: the session then does not survive a restart. A
@@ -70,7 +71,7 @@ impl SessionStore {
         }
         let session = StoredSession {
             format: FORMAT,
-            door: self.door.as_ref().to_owned(),
+            endpoint: self.endpoint.as_ref().to_owned(),
             principal: self.principal.actor.to_string(),
             tenant: self.principal.tenant.as_ref().map(ToString::to_string),
             handshakes,
@@ -99,17 +100,17 @@ impl SessionStore {
         let Principal { actor, tenant } = &self.principal;
         let is_same_principal = session.principal == actor.as_str()
             && session.tenant.as_deref() == tenant.as_ref().map(TenantId::as_str);
-        let is_valid = session.format == FORMAT && session.door == *self.door && is_same_principal;
+        let is_valid = session.format == FORMAT && session.endpoint == *self.endpoint && is_same_principal;
         is_valid.then_some(session.handshakes)
     }
 
     async fn write(&self, body: Option<Arc<str>>) {
-        let expires = Some(now() + KEPT);
+        let expires = Some(now() + RETENTION);
         let mut found = match self.store.read(&self.name).await {
             Ok(found) => found,
             Err(error) => return tracing::warn!(event = "session.not_kept", "why" = %error),
         };
-        for _ in 0..TRIES {
+        for _ in 0..ATTEMPTS {
             if found.is_none() && body.is_none() {
                 return;
             }

@@ -15,7 +15,7 @@ fn a_routed_name_must_be_unique_in_any_case_or_spelling() {
         format!(r#"{{"Method":1,{many}"method":2}}"#),
         format!(r#"{{"k7":1,{many}"x":2}}"#),
     ] {
-        assert!(matches!(scanned(&text).unwrap_err().problem, JsonProblem::Twice(_)), "{text}");
+        assert!(matches!(scanned(&text).unwrap_err().problem, JsonProblem::DuplicateName(_)), "{text}");
     }
     for text in [
         r#"{"method":{"a":1,"a":2}}"#.to_owned(),

@@ -34,7 +34,7 @@ async fn line_ends_of_both_kinds_and_empty_lines_are_fine() {
 }
 
 #[tokio::test]
-async fn a_line_that_is_no_message_is_reported_and_the_stream_goes_on() {
+async fn a_line_that_is_not_a_message_is_reported_and_the_stream_continues() {
     let input = format!("Server started\n{PING}\n[1]\n{PING}\n");
     let all = read_all(input.as_bytes(), 1000).await;
     let [
@@ -98,9 +98,9 @@ proptest! {
         let mut chunks = Vec::new();
         for cut in cuts.iter().cycle() {
             if rest.is_empty() { break; }
-            let (chunk, behind) = rest.split_at((*cut).min(rest.len()));
+            let (chunk, remaining) = rest.split_at((*cut).min(rest.len()));
             chunks.push(chunk);
-            rest = behind;
+            rest = remaining;
         }
         prop_assert_eq!(pieces(&chunks), whole);
     }
@@ -116,7 +116,7 @@ fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn for_any_input_nothing_is_lost_kept_or_invented(input in any_bytes(), size in 1_usize..50, longest in 0_usize..60) {
+    fn for_any_input_nothing_is_lost_retained_or_invented(input in any_bytes(), size in 1_usize..50, longest in 0_usize..60) {
         let mut splitter = MessageLineSplitter::new(longest);
         let mut all = Vec::new();
         for chunk in input.chunks(size) {

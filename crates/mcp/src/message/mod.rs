@@ -484,6 +484,6 @@ fn meta(skim: &mut JsonScanner<'_>, found: &mut MessageSpans) -> Result<(), Json
 fn fault_of(wrong: JsonSyntaxError) -> MessageFault {
     match wrong.problem {
         JsonProblem::NotUtf8 | JsonProblem::NotJson(_) => MessageFault::NotJson(wrong),
-        JsonProblem::TooDeep | JsonProblem::Twice(_) => MessageFault::Refused(wrong),
+        JsonProblem::TooDeep | JsonProblem::DuplicateName(_) => MessageFault::Refused(wrong),
     }
 }

@@ -67,7 +67,7 @@ impl<'m> MessageRewrite<'m> {
         // Inserted text may have its own line breaks. The search is cheap beside the copy.
         let breaks = message.breaks || edits.iter().any(|edit| edit.with.contains(['\n', '\r']));
         // The places inside replaced text are unknown, so they are found again.
-        let places = match edits.iter().any(|edit| edit.moves_places) {
+        let places = match edits.iter().any(|edit| edit.changes_offsets) {
             false => message.places.after(&edits),
             true => locate(&text).map(|(places, _)| places).unwrap_or_default(),
         };
@@ -78,13 +78,15 @@ impl<'m> MessageRewrite<'m> {
         let places = &self.message.places;
         let mut edits = Vec::new();
         if let (Some(id), Some(place)) = (&self.id, places.id) {
-            edits.push(TextEdit { at: place.range(), with: id.as_str().to_owned(), moves_places: false });
+            edits.push(TextEdit { at: place.range(), with: id.as_str().to_owned(), changes_offsets: false });
         }
         // Members that an object is missing are inserted at its start, all in one piece.
         let mut first = String::new();
         for (name, value) in &self.params {
             match self.place_of_param(name) {
-                Some(at) => edits.push(TextEdit { at, with: value.as_str().to_owned(), moves_places: false }),
+                Some(at) => {
+                    edits.push(TextEdit { at, with: value.as_str().to_owned(), changes_offsets: false })
+                }
                 None => push_member(&mut first, name, value.as_str()),
             }
         }
@@ -92,7 +94,7 @@ impl<'m> MessageRewrite<'m> {
             match places.meta {
                 Some(place) => {
                     if let Some(with) = meta_with(self.message.at(place), &self.meta) {
-                        edits.push(TextEdit { at: place.range(), with, moves_places: true });
+                        edits.push(TextEdit { at: place.range(), with, changes_offsets: true });
                     }
                 }
                 None => {
@@ -122,10 +124,10 @@ impl<'m> MessageRewrite<'m> {
     /// Inserts members before those of the parameters or, in a response, of the result.
     fn insertion(&self, mut members: String) -> Option<TextEdit> {
         let places = &self.message.places;
-        let edit = |at, with| Some(TextEdit { at, with, moves_places: true });
+        let edit = |at, with| Some(TextEdit { at, with, changes_offsets: true });
         let Some(place) = places.params.or(places.result) else {
-            let behind = places.method?.end as usize;
-            return edit(behind..behind, format!(",\"params\":{{{members}}}"));
+            let insert_at = places.method?.end as usize;
+            return edit(insert_at..insert_at, format!(",\"params\":{{{members}}}"));
         };
         let own = self.message.at(place);
         match own.strip_prefix('{').map(|inside| inside.trim_start().starts_with('}')) {
@@ -148,7 +150,7 @@ struct TextEdit {
     at: Range<usize>,
     with: String,
     /// True if there are routed fields in the replaced part.
-    moves_places: bool,
+    changes_offsets: bool,
 }
 
 fn spliced(text: &Bytes, edits: &[TextEdit]) -> Bytes {
@@ -231,7 +233,7 @@ fn meta_with(object: &str, changes: &[(String, Option<JsonText>)]) -> Option<Str
     // An object without members keeps its white space.
     let inside = object.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
     let space = inside.filter(|inside| inside.trim_ascii().is_empty()).unwrap_or_default();
-    let is_touched = missing.len() < changes.len();
+    let is_changed = missing.len() < changes.len();
     let added = changes.iter().filter(|(name, _)| missing.iter().any(|(other, _)| other == name));
     let before = parts.len();
     for (name, value) in added {
@@ -241,7 +243,7 @@ fn meta_with(object: &str, changes: &[(String, Option<JsonText>)]) -> Option<Str
             parts.push(part);
         }
     }
-    (is_touched || parts.len() > before).then(|| format!("{{{}{space}}}", parts.join(",")))
+    (is_changed || parts.len() > before).then(|| format!("{{{}{space}}}", parts.join(",")))
 }
 
 fn push_member(out: &mut String, name: &str, value: &str) {

@@ -221,7 +221,7 @@ fn a_rewrite_that_changes_nothing_gives_the_same_bytes() {
 }
 
 #[test]
-fn messages_of_our_own_are_as_the_protocol_has_them() {
+fn messages_of_the_gateway_follow_the_protocol() {
     let params = JsonText::parse(r#"{"name":"x","_meta":{"progressToken":5}}"#).unwrap();
     let request = RpcMessage::request(&RpcId::number(4), "tools/call", Some(&params));
     assert_eq!(

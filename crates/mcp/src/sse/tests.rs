@@ -38,7 +38,7 @@ fn line_ends_of_every_kind_end_one_line() {
 }
 
 #[test]
-fn an_event_that_is_too_long_is_skipped_and_the_stream_goes_on() {
+fn an_event_that_is_too_long_is_skipped_and_the_stream_continues() {
     let long = "x".repeat(100);
     let one_line = format!("data: {long}\n\ndata: ok\n\n");
     let many_lines = format!("{}\ndata: ok\n\n", "data: xxxxxx\n".repeat(10));
@@ -119,9 +119,9 @@ proptest! {
         let mut chunks = Vec::new();
         for cut in cuts.iter().cycle() {
             if rest.is_empty() { break; }
-            let (chunk, behind) = rest.split_at((*cut).min(rest.len()));
+            let (chunk, remaining) = rest.split_at((*cut).min(rest.len()));
             chunks.push(chunk);
-            rest = behind;
+            rest = remaining;
         }
         prop_assert_eq!(parse(&chunks, 16), whole);
     }

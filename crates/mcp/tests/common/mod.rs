@@ -31,7 +31,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 /// A guard against hanging tests, not a measured limit.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 /// A limit that no test reaches.
 pub const LONG: Duration = Duration::from_secs(3600);
 
@@ -190,7 +190,7 @@ impl EndpointTestServer {
     }
 
     pub async fn next(&mut self) -> IncomingMessage {
-        let next = tokio::time::timeout(PATIENCE, self.messages.recv());
+        let next = tokio::time::timeout(TEST_TIMEOUT, self.messages.recv());
         next.await.expect("a message").expect("the front lives")
     }
 
@@ -199,7 +199,7 @@ impl EndpointTestServer {
     }
 
     /// Sends a request on a connection of its own. Returns the status and the body.
-    pub async fn ask(&self, request: &str) -> (u16, String) {
+    pub async fn request(&self, request: &str) -> (u16, String) {
         let mut client = self.client().await;
         client.send(request).await;
         let head = client.head().await;

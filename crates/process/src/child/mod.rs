@@ -46,8 +46,8 @@ impl Launch {
 #[derive(Debug)]
 pub struct ChildProcess {
     pid: u32,
-    wishes: mpsc::Sender<ChildCommand>,
-    life: watch::Receiver<ChildState>,
+    commands: mpsc::Sender<ChildCommand>,
+    state: watch::Receiver<ChildState>,
 }
 
 impl ChildProcess {
@@ -58,7 +58,7 @@ impl ChildProcess {
 
     /// Waits until it has exited. Processes that it left behind may still exist.
     pub async fn exited(&self) -> ChildExit {
-        self.until(|life| match life {
+        self.until(|state| match state {
             ChildState::Running => None,
             ChildState::Exited(exit) | ChildState::Gone(exit) => Some(exit),
         })
@@ -67,7 +67,7 @@ impl ChildProcess {
 
     /// Waits until nothing of it is left: no member of its group, no zombie, no unread line of stderr.
     pub async fn wait_until_gone(&self) -> ChildExit {
-        self.until(|life| match life {
+        self.until(|state| match state {
             ChildState::Running | ChildState::Exited(_) => None,
             ChildState::Gone(exit) => Some(exit),
         })
@@ -82,20 +82,20 @@ impl ChildProcess {
             (patience.term, ChildCommand::Kill),
             (patience.kill, ChildCommand::Abandon),
         ];
-        for (span, wish) in steps {
+        for (span, command) in steps {
             if let Ok(exit) = timeout(span, self.wait_until_gone()).await {
                 return exit;
             }
             // The queue has room for all commands, and its reader ends only after the child is gone.
-            let _ = self.wishes.try_send(wish);
+            let _ = self.commands.try_send(command);
         }
         self.wait_until_gone().await
     }
 
     async fn until(&self, reached: impl Fn(ChildState) -> Option<ChildExit>) -> ChildExit {
-        let mut life = self.life.clone();
-        match life.wait_for(|life| reached(*life).is_some()).await {
-            Ok(life) => reached(*life).unwrap_or(ChildExit::Unknown),
+        let mut state = self.state.clone();
+        match state.wait_for(|state| reached(*state).is_some()).await {
+            Ok(state) => reached(*state).unwrap_or(ChildExit::Unknown),
             // The runtime ends, and with it the task that watched the child.
             Err(_) => ChildExit::Unknown,
         }
@@ -120,7 +120,7 @@ enum ChildCommand {
 }
 
 /// Capacity of the command queue: each command, several times.
-const WISHES: usize = 16;
+const COMMAND_CAPACITY: usize = 16;
 
 /// Reads the child's stderr until it ends, or until the child is gone and no more output comes.
 async fn read_stderr(stderr: StderrLog, mut from: ChildStderr, exit_signal: oneshot::Receiver<()>) {
@@ -132,11 +132,11 @@ async fn read_stderr(stderr: StderrLog, mut from: ChildStderr, exit_signal: ones
             () = &mut reading => {}
             _ = exit_signal => {
                 // The rest of the pipe is read at once. A process that left the group may keep it open forever.
-                let _ = timeout(LAST_WORDS, reading).await;
+                let _ = timeout(STDERR_GRACE, reading).await;
             }
         }
     }
     stderr.close(&mut cutter);
 }
 
-const LAST_WORDS: Duration = Duration::from_millis(50);
+const STDERR_GRACE: Duration = Duration::from_millis(50);

@@ -18,11 +18,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::{ChildCommand, ChildProcess, ChildState, SpawnedChild, WISHES, read_stderr};
+use super::{COMMAND_CAPACITY, ChildCommand, ChildProcess, ChildState, SpawnedChild, read_stderr};
 use crate::exit::ChildExit;
 use crate::launch::{Launch, LaunchError};
 use crate::leash::wire::{self, ChildPipes, LaunchOrder, LeashReport, StartFailure};
-use crate::leash::{HIDDEN, HOLD, Leash};
+use crate::leash::{HOLD, LEASH_ARGUMENT, Leash};
 use crate::stderr::StderrLog;
 
 /// Starts a leash and, through it, the child.
@@ -48,12 +48,20 @@ pub(crate) async fn start(
         Ok(LeashReport::Started(pid)) => {
             let (exit_sender, exit_signal) = oneshot::channel();
             let reader = tokio::spawn(read_stderr(stderr.clone(), pipes.stderr, exit_signal));
-            let (wishes, wished) = mpsc::channel(WISHES);
-            let (life_sender, life) = watch::channel(ChildState::Running);
-            let keeper = LeashTask { control, process, pid, wished, life: life_sender, exit_sender, reader };
-            tokio::spawn(keeper.run());
+            let (commands, command_receiver) = mpsc::channel(COMMAND_CAPACITY);
+            let (state_sender, state) = watch::channel(ChildState::Running);
+            let leash_task = LeashTask {
+                control,
+                process,
+                pid,
+                command_receiver,
+                state: state_sender,
+                exit_sender,
+                reader,
+            };
+            tokio::spawn(leash_task.run());
             return Ok(SpawnedChild {
-                child: ChildProcess { pid, wishes, life },
+                child: ChildProcess { pid, commands, state },
                 stdin: pipes.stdin,
                 stdout: pipes.stdout,
             });
@@ -92,7 +100,7 @@ fn spawn(launch: &Launch, leash: &Leash, control: StdUnixStream) -> io::Result<L
     let mut command = Command::new(leash.program());
     command
         .arg0("steadfast")
-        .args([HIDDEN, HOLD, &millis(launch.patience.term).to_string()])
+        .args([LEASH_ARGUMENT, HOLD, &millis(launch.patience.term).to_string()])
         .arg(shown)
         .env_clear()
         .stdin(OwnedFd::from(control))
@@ -150,19 +158,19 @@ impl ParentPipes {
 /// The gateway's end of the socket to the leash.
 struct LeashControl {
     reports: Take<BufReader<OwnedReadHalf>>,
-    wishes: OwnedWriteHalf,
+    orders: OwnedWriteHalf,
 }
 
 impl LeashControl {
     fn new(socket: StdUnixStream, child_ends: &ChildPipes) -> io::Result<Self> {
         wire::send_ends(&socket, child_ends)?;
         socket.set_nonblocking(true)?;
-        let (reports, wishes) = UnixStream::from_std(socket)?.into_split();
-        Ok(Self { reports: BufReader::new(reports).take(LeashReport::MAX_BYTES), wishes })
+        let (reports, orders) = UnixStream::from_std(socket)?.into_split();
+        Ok(Self { reports: BufReader::new(reports).take(LeashReport::MAX_BYTES), orders })
     }
 
     async fn order(&mut self, order: &[u8]) -> io::Result<LeashReport> {
-        self.wishes.write_all(order).await?;
+        self.orders.write_all(order).await?;
         self.report().await?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
@@ -179,18 +187,18 @@ struct LeashTask {
     control: LeashControl,
     process: LeashProcess,
     pid: u32,
-    wished: mpsc::Receiver<ChildCommand>,
-    life: watch::Sender<ChildState>,
+    command_receiver: mpsc::Receiver<ChildCommand>,
+    state: watch::Sender<ChildState>,
     exit_sender: oneshot::Sender<()>,
     reader: JoinHandle<()>,
 }
 
 impl LeashTask {
     async fn run(self) {
-        let Self { control, mut process, pid, mut wished, life, exit_sender, reader } = self;
-        let LeashControl { mut reports, wishes } = control;
+        let Self { control, mut process, pid, mut command_receiver, state, exit_sender, reader } = self;
+        let LeashControl { mut reports, orders } = control;
         // The leash ends the group when no more commands can come.
-        let mut wishes = Some(wishes);
+        let mut orders = Some(orders);
         let (mut exit, mut is_gone, mut line) = (ChildExit::Unknown, false, Vec::new());
         while !is_gone {
             tokio::select! {
@@ -199,7 +207,7 @@ impl LeashTask {
                     match (read, LeashReport::parse(&line)) {
                         (Ok(1..), Some(LeashReport::Ended(reported))) => {
                             exit = reported;
-                            life.send_replace(ChildState::Exited(exit));
+                            state.send_replace(ChildState::Exited(exit));
                         }
                         (Ok(1..), Some(LeashReport::Gone)) => is_gone = true,
                         (Ok(1..), Some(LeashReport::Started(_) | LeashReport::Failed(_))) => {}
@@ -207,11 +215,11 @@ impl LeashTask {
                     }
                     line.clear();
                 }
-                wish = wished.recv(), if wishes.is_some() => match (wish, wishes.as_mut()) {
+                command = command_receiver.recv(), if orders.is_some() => match (command, orders.as_mut()) {
                     (Some(ChildCommand::Term), Some(leash)) => drop(leash.write_all(&[wire::TERM]).await),
                     (Some(ChildCommand::Kill), Some(leash)) => drop(leash.write_all(&[wire::KILL]).await),
                     (Some(ChildCommand::Abandon), _) => break,
-                    (None, _) | (Some(_), None) => wishes = None,
+                    (None, _) | (Some(_), None) => orders = None,
                 },
             }
         }
@@ -226,7 +234,7 @@ impl LeashTask {
         }
         drop(exit_sender);
         let _ = reader.await;
-        life.send_replace(ChildState::Gone(exit));
+        state.send_replace(ChildState::Gone(exit));
     }
 }
 

@@ -7,7 +7,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
-use super::{ChildCommand, ChildProcess, ChildState, SpawnedChild, WISHES, read_stderr};
+use super::{COMMAND_CAPACITY, ChildCommand, ChildProcess, ChildState, SpawnedChild, read_stderr};
 use crate::exit::ChildExit;
 use crate::launch::{Launch, LaunchError};
 use crate::leash::Leash;
@@ -40,30 +40,30 @@ pub(crate) async fn start(
     let pid = process.id().unwrap_or_default();
     let (exit_sender, exit_signal) = oneshot::channel();
     let reader = tokio::spawn(read_stderr(stderr.clone(), errors, exit_signal));
-    let (wishes, wished) = mpsc::channel(WISHES);
-    let (life_sender, life) = watch::channel(ChildState::Running);
-    tokio::spawn(keep(process, wished, life_sender, exit_sender, reader));
-    Ok(SpawnedChild { child: ChildProcess { pid, wishes, life }, stdin, stdout })
+    let (commands, command_receiver) = mpsc::channel(COMMAND_CAPACITY);
+    let (state_sender, state) = watch::channel(ChildState::Running);
+    tokio::spawn(keep(process, command_receiver, state_sender, exit_sender, reader));
+    Ok(SpawnedChild { child: ChildProcess { pid, commands, state }, stdin, stdout })
 }
 
 async fn keep(
     mut process: Child,
-    mut wished: mpsc::Receiver<ChildCommand>,
-    life: watch::Sender<ChildState>,
+    mut command_receiver: mpsc::Receiver<ChildCommand>,
+    state: watch::Sender<ChildState>,
     exit_sender: oneshot::Sender<()>,
     reader: JoinHandle<()>,
 ) {
     // It cannot be asked to end, so every command kills it, and so does the end of its owner.
     let status = tokio::select! {
         status = process.wait() => status,
-        _ = wished.recv() => {
+        _ = command_receiver.recv() => {
             let _ = process.start_kill();
             process.wait().await
         }
     };
     let exit = status.ok().and_then(|status| status.code()).map_or(ChildExit::Unknown, ChildExit::Code);
-    life.send_replace(ChildState::Exited(exit));
+    state.send_replace(ChildState::Exited(exit));
     drop(exit_sender);
     let _ = reader.await;
-    life.send_replace(ChildState::Gone(exit));
+    state.send_replace(ChildState::Gone(exit));
 }

@@ -45,7 +45,7 @@ async fn try_hold(grace: Duration) -> io::Result<ChildExit> {
     let mut child_ended = signal(SignalKind::child())?;
     let mut terminated = signal(SignalKind::terminate())?;
     let mut interrupted = signal(SignalKind::interrupt())?;
-    let mut hung_up = signal(SignalKind::hangup())?;
+    let mut hangup = signal(SignalKind::hangup())?;
     let mut quit = signal(SignalKind::quit())?;
     adopt_orphans();
 
@@ -53,7 +53,7 @@ async fn try_hold(grace: Duration) -> io::Result<ChildExit> {
     let started = stage::start(ends, &order);
     control.set_nonblocking(true)?;
     let mut control = UnixStream::from_std(control)?;
-    let (mut wishes, mut reports) = control.split();
+    let (mut commands, mut reports) = control.split();
     let leader = match started {
         Ok(leader) => leader,
         Err(failed) => {
@@ -87,14 +87,14 @@ async fn try_hold(grace: Duration) -> io::Result<ChildExit> {
             LeashPhase::Ending { .. } => group.ask_adopted_to_end(),
             LeashPhase::Killed { .. } => group.end_adopted(),
         }
-        let mut wish = [0];
+        let mut command = [0];
         tokio::select! {
             _ = child_ended.recv() => {}
             _ = terminated.recv() => phase = phase.ending(|| group.ask_to_end(grace)),
             _ = interrupted.recv() => phase = phase.ending(|| group.ask_to_end(grace)),
-            _ = hung_up.recv() => phase = phase.ending(|| group.ask_to_end(grace)),
+            _ = hangup.recv() => phase = phase.ending(|| group.ask_to_end(grace)),
             _ = quit.recv() => phase = phase.ending(|| group.ask_to_end(grace)),
-            read = wishes.read(&mut wish), if owner_is_there => match (read, wish) {
+            read = commands.read(&mut command), if owner_is_there => match (read, command) {
                 (Ok(1..), [TERM]) => group.signal(Signal::TERM),
                 (Ok(1..), [KILL]) => phase = group.end(),
                 (Ok(1..), _) => {}
@@ -103,7 +103,7 @@ async fn try_hold(grace: Duration) -> io::Result<ChildExit> {
                     phase = phase.ending(|| group.ask_to_end(grace));
                 }
             },
-            () = phase.next_look() => {}
+            () = phase.next_check() => {}
         }
         match phase {
             LeashPhase::Ending { kill_at } if kill_at <= Instant::now() => phase = group.end(),
@@ -134,13 +134,13 @@ impl LeashPhase {
 
     /// Waits until the next check. While the group ends, members that are not children of this process end without a
     /// signal to it.
-    async fn next_look(self) {
+    async fn next_check(self) {
         let limit = match self {
             Self::Holding => return std::future::pending().await,
             Self::Ending { kill_at } => kill_at,
             Self::Killed { give_up_at } => give_up_at,
         };
-        sleep_until(limit.min(Instant::now() + LOOK)).await;
+        sleep_until(limit.min(Instant::now() + CHECK_INTERVAL)).await;
     }
 }
 
@@ -300,6 +300,6 @@ fn pid_of(text: &str) -> Option<Pid> {
 }
 
 /// Interval of the checks for an empty group.
-const LOOK: Duration = Duration::from_millis(10);
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// Maximum time that the kernel may take to end a killed process.
 const UNKILLABLE: Duration = Duration::from_secs(5);

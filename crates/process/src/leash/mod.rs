@@ -62,14 +62,14 @@ impl Leash {
 /// else in `main`, with all arguments: `leash_main(std::env::args_os())`.
 pub fn leash_main(args: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
     let mut args = args.into_iter().skip(1);
-    if args.next()? != HIDDEN {
+    if args.next()? != LEASH_ARGUMENT {
         return None;
     }
     Some(run(args))
 }
 
 /// The hidden first argument of a leash.
-pub(crate) const HIDDEN: &str = "__leash";
+pub(crate) const LEASH_ARGUMENT: &str = "__leash";
 /// The second argument for the process that holds the leash. The third is the grace period of the group in
 /// milliseconds.
 #[cfg(unix)]
@@ -84,7 +84,7 @@ fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     let number = args.next().and_then(|number| number.to_str()?.parse::<u64>().ok());
     match (role.to_str(), number) {
         (Some(HOLD), Some(grace_ms)) => holder::hold(std::time::Duration::from_millis(grace_ms)),
-        (Some(EXEC), Some(leash)) => stage::become_the_server(leash),
+        (Some(EXEC), Some(leash)) => stage::exec_server(leash),
         (Some(_) | None, _) => ExitCode::FAILURE,
     }
 }
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn only_the_hidden_argument_makes_a_leash() {
         let made = |args: &[&str]| leash_main(args.iter().map(OsString::from)).is_some();
-        assert!(!made(&[]) && !made(&["steadfast"]) && !made(&["steadfast", "wrap", HIDDEN]));
-        assert!(made(&["steadfast", HIDDEN]) && made(&["steadfast", HIDDEN, "hold", "soon"]));
+        assert!(!made(&[]) && !made(&["steadfast"]) && !made(&["steadfast", "wrap", LEASH_ARGUMENT]));
+        assert!(made(&["steadfast", LEASH_ARGUMENT]) && made(&["steadfast", LEASH_ARGUMENT, "hold", "soon"]));
     }
 }

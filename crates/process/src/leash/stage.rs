@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::process::Pid;
 
 use super::wire::{self, ChildPipes, LaunchOrder, LeashReport, StartFailure};
-use super::{EXEC, HIDDEN, Leash};
+use super::{EXEC, LEASH_ARGUMENT, Leash};
 
 /// Starts the stage in its own group, and waits until it has become the server or reports an error.
 pub(super) fn start(ends: ChildPipes, order: &[u8]) -> Result<Pid, StartFailure> {
@@ -23,7 +23,7 @@ fn try_start(ends: ChildPipes, order: &[u8]) -> io::Result<Result<Pid, StartFail
     let mut command = Command::new(Leash::of_this_program()?.program());
     command
         .arg0("steadfast")
-        .args([HIDDEN, EXEC, &std::process::id().to_string()])
+        .args([LEASH_ARGUMENT, EXEC, &std::process::id().to_string()])
         .env_clear()
         .stdin(OwnedFd::from(stage_socket))
         .stdout(Stdio::null())
@@ -64,7 +64,7 @@ fn hand_over(socket: UnixStream, ends: ChildPipes, order: &[u8]) -> io::Result<V
 }
 
 /// Sets up folder and pipes, and becomes the server. Returns only after a failure.
-pub(super) fn become_the_server(leash: u64) -> ExitCode {
+pub(super) fn exec_server(leash: u64) -> ExitCode {
     let Ok(socket) = io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from) else {
         return ExitCode::FAILURE;
     };

@@ -11,7 +11,7 @@ use steadfast_process::{Environment, Launch, StopTimeouts};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// Limit against hanging, not a measurement.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 /// A time that no test reaches, for limits that must not end a test.
 pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
@@ -31,14 +31,14 @@ pub(crate) fn command(words: &[&str]) -> Launch {
         patience: StopTimeouts {
             stdin: Duration::from_millis(300),
             term: Duration::from_millis(300),
-            kill: PATIENCE,
+            kill: TEST_TIMEOUT,
         },
     }
 }
 
 /// Waits for an event that must come soon.
 pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.expect("it happens in time")
+    tokio::time::timeout(TEST_TIMEOUT, future).await.expect("it happens in time")
 }
 
 /// Reads everything until the end of the stream.

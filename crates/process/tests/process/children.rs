@@ -26,7 +26,7 @@ async fn codes_and_signals_are_passed_on() {
 }
 
 #[tokio::test]
-async fn what_is_written_arrives_and_is_answered() {
+async fn written_lines_arrive_and_are_answered() {
     let SpawnedChild { child, mut stdin, mut stdout } = start(&command(&["cat"])).await;
     let long = "x".repeat(1_000_000);
     let write = async {
@@ -43,13 +43,13 @@ async fn what_is_written_arrives_and_is_answered() {
 #[tokio::test]
 async fn a_stop_goes_no_further_than_it_must() {
     // Each step but the one that ends it has a short limit; that one has plenty of time.
-    const SOON: Duration = Duration::from_millis(50);
+    const SHORT: Duration = Duration::from_millis(50);
     for (script, exit, stdin, term) in [
         ("echo ready; cat > /dev/null; exit 4", ChildExit::Code(4), LONG, LONG),
-        ("echo ready; exec sleep 600", ChildExit::Signal(15), SOON, LONG),
-        ("trap 'exit 5' TERM; echo ready; while :; do sleep 0.01; done", ChildExit::Code(5), SOON, LONG),
-        ("trap '' TERM; echo ready; while :; do sleep 0.01; done", ChildExit::Signal(9), SOON, SOON),
-        ("trap '' TERM; echo ready; kill -STOP $$; exit 6", ChildExit::Signal(9), SOON, SOON),
+        ("echo ready; exec sleep 600", ChildExit::Signal(15), SHORT, LONG),
+        ("trap 'exit 5' TERM; echo ready; while :; do sleep 0.01; done", ChildExit::Code(5), SHORT, LONG),
+        ("trap '' TERM; echo ready; while :; do sleep 0.01; done", ChildExit::Signal(9), SHORT, SHORT),
+        ("trap '' TERM; echo ready; kill -STOP $$; exit 6", ChildExit::Signal(9), SHORT, SHORT),
     ] {
         let SpawnedChild { child, stdin: pipe, mut stdout } = start(&sh(script)).await;
         assert_eq!(line(&mut stdout).await, "ready");
@@ -62,7 +62,7 @@ async fn a_stop_goes_no_further_than_it_must() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn what_a_child_leaves_behind_is_ended_with_it_even_if_it_ignores_being_asked() {
+async fn processes_that_a_child_leaves_behind_are_ended_with_it_even_if_they_ignore_signals() {
     for script in
         ["sleep 600 & echo $!; read go; exit 3", "trap '' TERM; sleep 600 & echo $!; read go; exit 3"]
     {
@@ -77,7 +77,7 @@ async fn what_a_child_leaves_behind_is_ended_with_it_even_if_it_ignores_being_as
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn what_left_the_group_on_purpose_is_ended_too() {
+async fn processes_that_left_the_group_on_purpose_are_ended_too() {
     // A process in a session of its own, a daemon whose parent has ended, and one that ignores requests to end. They
     // also keep the pipes open.
     for left in [
@@ -127,7 +127,7 @@ async fn a_child_that_is_dropped_is_ended() {
     let watched = PolledProcess::new(child.pid());
     drop((child, stdin));
     let all_ended = tokio::task::spawn_blocking(move || {
-        [watched, grandchild, leash].iter().all(|process| process.ends_within(crate::common::PATIENCE))
+        [watched, grandchild, leash].iter().all(|process| process.ends_within(crate::common::TEST_TIMEOUT))
     });
     assert!(soon(all_ended).await.unwrap());
 }
@@ -142,7 +142,7 @@ async fn the_group_is_ended_also_when_its_leash_is_killed() {
     signal(parent(child.pid()).unwrap(), rustix::process::Signal::KILL);
     assert_eq!(soon(child.wait_until_gone()).await, ChildExit::Unknown);
     let all_ended = tokio::task::spawn_blocking(move || {
-        [server, grandchild].iter().all(|process| process.ends_within(crate::common::PATIENCE))
+        [server, grandchild].iter().all(|process| process.ends_within(crate::common::TEST_TIMEOUT))
     });
     assert!(soon(all_ended).await.unwrap());
 }
@@ -158,12 +158,14 @@ async fn a_leash_that_hangs_holds_no_stop_up() {
     let patience = StopTimeouts { kill: Duration::from_millis(50), ..sh("").patience };
     assert_eq!(soon(child.stop(&patience)).await, ChildExit::Unknown);
     assert!(
-        soon(tokio::task::spawn_blocking(move || server.ends_within(crate::common::PATIENCE))).await.unwrap()
+        soon(tokio::task::spawn_blocking(move || server.ends_within(crate::common::TEST_TIMEOUT)))
+            .await
+            .unwrap()
     );
 }
 
 #[tokio::test]
-async fn a_flood_on_stderr_is_bounded_and_its_end_is_kept() {
+async fn a_flood_on_stderr_is_bounded_and_its_end_is_stored() {
     let stderr = StderrLog::new();
     let mut follower = stderr.follow();
     let script = "yes 'a line that says nothing' | head -n 50000 >&2; printf 'token=abcdefgh12345678\\nlast words' >&2; exit 1";

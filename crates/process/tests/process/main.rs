@@ -6,7 +6,7 @@
 mod common;
 
 mod children;
-mod launching;
+mod launch;
 #[cfg(target_os = "linux")]
 mod owners;
 mod supervision;

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::Signal;
 
-use crate::common::{PATIENCE, PolledProcess, parent, signal};
+use crate::common::{PolledProcess, TEST_TIMEOUT, parent, signal};
 
 /// An owner with a server that ignores every request to end, as do its descendants, and does not read its stdin.
 struct OwnerTestWorld {
@@ -33,11 +33,11 @@ impl OwnerTestWorld {
     }
 
     fn collect_owner(&mut self) {
-        assert!(PolledProcess::new(self.owner.id()).ends_within(PATIENCE), "the owner ends");
+        assert!(PolledProcess::new(self.owner.id()).ends_within(TEST_TIMEOUT), "the owner ends");
         self.owner.wait().unwrap();
     }
 
-    fn everybody(&self) -> impl Iterator<Item = &PolledProcess> {
+    fn all_processes(&self) -> impl Iterator<Item = &PolledProcess> {
         [&self.server, &self.leash].into_iter().chain(&self.descendants)
     }
 }
@@ -69,22 +69,22 @@ impl Drop for OwnerTestWorld {
 fn no_orphan_is_left_after_any_end_of_the_owner() {
     for signal_kind in [Signal::TERM, Signal::INT, Signal::KILL, Signal::HUP, Signal::ABORT] {
         let mut world = OwnerTestWorld::new();
-        assert!(world.everybody().all(PolledProcess::is_there));
+        assert!(world.all_processes().all(PolledProcess::is_there));
         signal(world.owner.id(), signal_kind);
         world.collect_owner();
-        for process in world.everybody() {
-            assert!(process.ends_within(PATIENCE), "{} is left after {signal_kind:?}", process.pid);
+        for process in world.all_processes() {
+            assert!(process.ends_within(TEST_TIMEOUT), "{} is left after {signal_kind:?}", process.pid);
         }
     }
 }
 
 #[test]
-fn a_leash_that_is_asked_to_end_ends_its_group_first() {
+fn a_leash_that_receives_a_signal_ends_its_group_first() {
     for signal_kind in [Signal::TERM, Signal::INT, Signal::HUP] {
         let mut world = OwnerTestWorld::new();
         signal(world.leash.pid, signal_kind);
-        for process in world.everybody() {
-            assert!(process.ends_within(PATIENCE), "{} is left after {signal_kind:?}", process.pid);
+        for process in world.all_processes() {
+            assert!(process.ends_within(TEST_TIMEOUT), "{} is left after {signal_kind:?}", process.pid);
         }
         world.collect_owner();
     }
@@ -101,7 +101,7 @@ fn no_daemon_is_left_after_any_end_of_the_owner() {
         let daemons: Vec<_> = pids.into_iter().map(PolledProcess::new).collect();
         signal(owner.id(), signal_kind);
         owner.wait().unwrap();
-        let left: Vec<_> = daemons.iter().filter(|daemon| !daemon.ends_within(PATIENCE)).collect();
+        let left: Vec<_> = daemons.iter().filter(|daemon| !daemon.ends_within(TEST_TIMEOUT)).collect();
         left.iter().for_each(|daemon| daemon.end());
         assert!(left.is_empty(), "{} left after {signal_kind:?}", left.len());
     }
@@ -116,5 +116,5 @@ fn the_server_ends_also_when_owner_and_leash_are_killed_at_once() {
     world.collect_owner();
     assert!(world.server.is_there());
     signal(world.leash.pid, Signal::KILL);
-    assert!(world.server.ends_within(PATIENCE));
+    assert!(world.server.ends_within(TEST_TIMEOUT));
 }

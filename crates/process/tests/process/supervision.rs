@@ -37,7 +37,7 @@ async fn next(incarnations: &mut IncarnationReceiver) -> Incarnation {
 }
 
 #[tokio::test]
-async fn a_server_is_started_when_it_is_asked_for_and_again_when_it_was_killed() {
+async fn a_server_is_started_on_request_and_again_after_it_was_killed() {
     let (supervisor, mut incarnations) = supervise(command(&["cat"]));
     assert_eq!(supervisor.status().borrow().state, State::Idle);
 
@@ -67,7 +67,7 @@ async fn a_server_is_started_when_it_is_asked_for_and_again_when_it_was_killed()
 }
 
 #[tokio::test]
-async fn a_server_that_dies_too_often_is_down_and_says_why_and_a_reset_starts_it_again() {
+async fn a_server_that_dies_too_often_is_down_with_a_reason_and_a_reset_starts_it_again() {
     let (supervisor, mut incarnations) = supervise(sh("echo \"no such option: --colour\" >&2; exit 2"));
     let taking = tokio::spawn(async move {
         let mut taken = 0;
@@ -87,7 +87,9 @@ async fn a_server_that_dies_too_often_is_down_and_says_why_and_a_reset_starts_it
         "{message}"
     );
     assert!(
-        message.ends_with("Last time: it ended with exit code 2. Its last words: no such option: --colour"),
+        message.ends_with(
+            "Last time: it ended with exit code 2. Last lines of stderr: no such option: --colour"
+        ),
         "{message}"
     );
 
@@ -154,7 +156,7 @@ async fn of_one_server_there_are_never_two() {
 }
 
 #[tokio::test]
-async fn a_server_that_we_stop_stays_stopped_until_it_is_asked_for_and_that_is_no_restart() {
+async fn a_stopped_server_stays_stopped_until_the_next_request_and_that_is_not_a_restart() {
     let (supervisor, mut incarnations) = supervise(command(&["cat"]));
     for round in 1..=7 {
         supervisor.request_start().await;
@@ -168,7 +170,7 @@ async fn a_server_that_we_stop_stays_stopped_until_it_is_asked_for_and_that_is_n
 }
 
 #[tokio::test]
-async fn a_server_whose_owner_is_gone_is_stopped() {
+async fn a_server_whose_owner_has_ended_is_stopped() {
     let (supervisor, incarnations) = supervise(command(&["sleep", "600"]));
     supervisor.request_start().await;
     reached(&supervisor, |status| matches!(status.state, State::Starting(_))).await;

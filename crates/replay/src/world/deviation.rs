@@ -11,8 +11,8 @@ impl ReplayWorld<'_> {
             let due = [
                 (RecordedEventKind::Cancelled, DueEvent::Cancelled(OtherWaiters::None)),
                 (RecordedEventKind::CancelledByOne, DueEvent::Cancelled(OtherWaiters::Waiting)),
-                (RecordedEventKind::Gone, DueEvent::Gone(OtherWaiters::None)),
-                (RecordedEventKind::OneGone, DueEvent::Gone(OtherWaiters::Waiting)),
+                (RecordedEventKind::Disconnected, DueEvent::Gone(OtherWaiters::None)),
+                (RecordedEventKind::OneDisconnected, DueEvent::Gone(OtherWaiters::Waiting)),
             ];
             if let Some((_, due)) = due.into_iter().find(|(kind, _)| *kind == moment.kind) {
                 self.schedule(recorded.moment_at(at).max(now), index, due);

@@ -20,9 +20,9 @@ impl ReplayWorld<'_> {
         let recorded = self.calls.get(index).and_then(|call| call.ending.code);
         let believed = match blocked {
             Some(code) if recorded == Some(code) => None,
-            Some(Code::CircuitOpen) => Some(FalseRefusalCause::ToolIsDown),
+            Some(Code::CircuitOpen) => Some(FalseRefusalCause::ToolDown),
             Some(Code::LoopDetected | Code::ToolErrorLimit) => Some(FalseRefusalCause::ModelLoops),
-            Some(Code::ApprovalRequired | Code::ToolBlocked) => Some(FalseRefusalCause::TrustIsLost),
+            Some(Code::ApprovalRequired | Code::ToolBlocked) => Some(FalseRefusalCause::TrustLost),
             Some(_) | None => None,
         };
         if let Some(believed) = believed {

@@ -455,7 +455,7 @@ async fn eh_3_3_a_probe_that_succeeds_closes_the_breaker_and_counting_begins_at_
 }
 
 #[tokio::test(start_paused = true)]
-async fn eh_3_4_permanent_errors_leave_the_breaker_alone() {
+async fn eh_3_4_permanent_errors_do_not_change_the_breaker() {
     let engine = engine(AS_MEASURED).await;
     let tool =
         TimedTool::answers([invalid_input, unauthenticated, not_found, invalid_input, unauthenticated, ok]);
@@ -487,7 +487,7 @@ async fn eh_3_5_transient_errors_of_any_kind_count_until_the_breaker_opens() {
 // ---- 4 to 6: turns ----
 
 #[tokio::test(start_paused = true)]
-async fn eh_4_4_a_time_out_is_in_the_trace_with_tool_limit_and_moment() {
+async fn eh_4_4_a_timeout_is_in_the_trace_with_tool_limit_and_time() {
     let engine = engine(AS_MEASURED).await;
     let tool = TimedTool::new(hangs());
     let started = engine.now();
@@ -505,7 +505,7 @@ async fn eh_4_4_a_time_out_is_in_the_trace_with_tool_limit_and_moment() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn eh_5_2_of_what_depends_on_a_failure_the_optional_is_skipped_and_the_required_escalates() {
+async fn eh_5_2_optional_dependants_of_a_failed_call_are_skipped_and_required_ones_escalate() {
     let engine = engine(AS_MEASURED).await;
     let tools = ScriptedTools::new([
         ("flight_search", refuses()),
@@ -534,7 +534,7 @@ async fn eh_5_2_of_what_depends_on_a_failure_the_optional_is_skipped_and_the_req
 }
 
 #[tokio::test(start_paused = true)]
-async fn eh_6_2_a_first_time_out_while_the_breaker_is_closed_is_decided_to_be_tried_again_and_is() {
+async fn eh_6_2_a_first_timeout_with_a_closed_breaker_is_decided_as_a_retry_and_retried() {
     // A timeout of the network, and one of the engine: a second, which leaves time for a retry.
     let own = script(async |number| if number == 1 { std::future::pending().await } else { ok() });
     let network = script(async |number| if number == 1 { timed_out() } else { ok() });
@@ -559,7 +559,7 @@ async fn eh_6_2_a_first_time_out_while_the_breaker_is_closed_is_decided_to_be_tr
 // ---- 7: edges ----
 
 #[tokio::test(start_paused = true)]
-async fn eh_7_1_of_ten_rapid_failures_five_are_attempts_with_growing_waits_and_five_meet_an_open_breaker() {
+async fn eh_7_1_of_ten_rapid_failures_five_are_attempts_with_growing_delays_and_five_are_refused() {
     let engine = engine(AS_MEASURED).await;
     let tool = TimedTool::answers([timed_out]);
     let called = engine.call(search(1), tool.clone()).await;

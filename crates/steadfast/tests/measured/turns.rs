@@ -10,7 +10,7 @@ use super::*;
 const UNHURRIED: &str = "retry.total = \"none\"\n";
 
 #[tokio::test(start_paused = true)]
-async fn eh_4_1_an_attempt_ends_at_the_time_out_of_its_tool_and_is_made_again() {
+async fn eh_4_1_an_attempt_ends_at_the_timeout_of_its_tool_and_is_retried() {
     let engine = engine(UNHURRIED).await;
     let tools = ScriptedTools::new([(
         "flight_search",
@@ -32,7 +32,7 @@ async fn eh_4_1_an_attempt_ends_at_the_time_out_of_its_tool_and_is_made_again() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn eh_4_3_a_time_out_is_a_transient_error() {
+async fn eh_4_3_a_timeout_is_a_transient_error() {
     let engine = engine(UNHURRIED).await;
     let tools = ScriptedTools::new([("flight_search", hangs())]);
     let text = r#"{"calls":[{"id":"f","tool":"t/flight_search","timeoutMs":1000}]}"#;
@@ -46,7 +46,7 @@ async fn eh_4_3_a_time_out_is_a_transient_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn eh_4_2_at_the_deadline_what_is_finished_is_returned_and_the_rest_is_named() {
+async fn eh_4_2_at_the_deadline_finished_calls_are_returned_and_the_others_are_listed() {
     for (class, hotel, sentence) in [
         (
             "read_only",
@@ -84,7 +84,7 @@ async fn eh_4_2_at_the_deadline_what_is_finished_is_returned_and_the_rest_is_nam
 }
 
 #[tokio::test(start_paused = true)]
-async fn eh_5_1_eh_5_2_eh_5_4_what_depends_on_a_failure_does_not_run_and_the_rest_does() {
+async fn eh_5_1_eh_5_2_eh_5_4_dependants_of_a_failed_call_do_not_run_and_other_calls_do() {
     let engine = engine(UNHURRIED).await;
     let tools = ScriptedTools::new([
         ("flight_search", refuses()),
@@ -112,7 +112,7 @@ async fn eh_5_1_eh_5_2_eh_5_4_what_depends_on_a_failure_does_not_run_and_the_res
 }
 
 #[tokio::test(start_paused = true)]
-async fn eh_5_3_a_default_stands_in_for_an_output() {
+async fn eh_5_3_a_default_replaces_a_missing_output() {
     let engine = engine(UNHURRIED).await;
     let echo: ToolScript = Box::new(|_, attempt| {
         let params = attempt.params().to_owned();
@@ -192,7 +192,7 @@ async fn eh_6_4_gr_5_an_alternative_steps_in_for_a_tool_that_failed_for_good() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn eh_6_5_a_permanent_error_is_escalated_and_the_user_is_told() {
+async fn eh_6_5_a_permanent_error_is_escalated_and_reported_to_the_user() {
     let engine = engine(UNHURRIED).await;
     let tools = ScriptedTools::new([("flight_search", refuses())]);
     let turned = turn(&engine, &tools, r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;

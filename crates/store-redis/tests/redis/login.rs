@@ -12,7 +12,7 @@ use steadfast_store::{
 use steadfast_store_redis::{Options, RedisLogin, RedisStore, WriteConfirmation};
 use steadfast_testkit::redis::{RedisCluster, RedisSentinel, RedisServer};
 
-use crate::world::{PATIENCE, claim, patient, release, run, save, take, within};
+use crate::world::{TEST_TIMEOUT, claim, patient, release, run, save, take, within};
 
 const USER: &str = "steadfast";
 const PASSWORD: &str = "correct horse";
@@ -31,7 +31,7 @@ fn as_user(url: &str, password: &str) -> Options {
 }
 
 /// Uses every operation of a store.
-async fn does_everything(options: Options) {
+async fn run_all_operations(options: Options) {
     let (store, other) = (RedisStore::connect(options.clone()).await.unwrap(), RedisStore::open(options));
     let record = take(&store, &claim("a")).await;
     let follower = tokio::spawn({
@@ -83,7 +83,7 @@ async fn assert_wrong_password_reported(options: Options) {
 async fn the_rights_that_the_documentation_names_are_enough() {
     let server = RedisServer::start();
     add_user(&server, &[]);
-    does_everything(as_user(&server.url(), PASSWORD)).await;
+    run_all_operations(as_user(&server.url(), PASSWORD)).await;
     assert_wrong_password_reported(as_user(&server.url(), "wrong")).await;
 
     // A user without a permission gets an error that names it.
@@ -106,7 +106,7 @@ async fn a_user_is_let_into_a_cluster_with_the_rights_that_the_documentation_nam
     for node in cluster.nodes() {
         add_user(node, &["+cluster|slots"]);
     }
-    does_everything(as_user(&cluster.url(), PASSWORD)).await;
+    run_all_operations(as_user(&cluster.url(), PASSWORD)).await;
     assert_wrong_password_reported(as_user(&cluster.url(), "wrong")).await;
 }
 
@@ -119,9 +119,9 @@ async fn a_user_is_let_in_behind_sentinels_that_want_a_password_of_their_own() {
     let login =
         |password: &str| RedisLogin { user: Some("watch".to_owned()), password: Some(password.to_owned()) };
     let url = pair.url();
-    let confirm = WriteConfirmation::Replicas { count: 1, within: PATIENCE };
+    let confirm = WriteConfirmation::Replicas { count: 1, within: TEST_TIMEOUT };
     let right = Options { sentinel_login: login("sentry"), confirm, ..as_user(&url, PASSWORD) };
-    does_everything(right.clone()).await;
+    run_all_operations(right.clone()).await;
     assert_wrong_password_reported(Options { login: as_user(&url, "wrong").login, ..right.clone() }).await;
     assert_wrong_password_reported(Options { sentinel_login: login("wrong"), ..right.clone() }).await;
 

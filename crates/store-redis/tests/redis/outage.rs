@@ -13,7 +13,7 @@ use steadfast_store_redis::{Options, RedisStore, WriteConfirmation};
 use steadfast_testkit::redis::{RedisCluster, RedisSentinel, RedisServer};
 
 use crate::world::{
-    LONG, PATIENCE, claim, eventually, keyless, options, release, run, save, take, unknown, verdict,
+    LONG, TEST_TIMEOUT, claim, eventually, keyless, options, release, run, save, take, unknown, verdict,
     wait_for_event, wait_for_outage, with_lease, within,
 };
 
@@ -194,7 +194,7 @@ async fn sf_3_one_shard_of_a_cluster_that_is_emptied_is_noticed() {
 #[tokio::test]
 async fn sf_3_nothing_that_was_acknowledged_is_lost_in_a_failover() {
     let mut pair = RedisSentinel::start(&["--appendonly", "yes", "--appendfsync", "always"]);
-    let confirm = WriteConfirmation::Replicas { count: 1, within: PATIENCE };
+    let confirm = WriteConfirmation::Replicas { count: 1, within: TEST_TIMEOUT };
     let options = Options { confirm, ..options(&pair.url()) };
     let store = RedisStore::connect(options).await.unwrap();
     let mut events = store.events();
@@ -298,7 +298,7 @@ async fn a_write_that_no_replica_confirms_has_an_unknown_outcome() {
         "{error}"
     );
     let replica = RedisServer::with(&["--replicaof", &format!("127.0.0.1 {}", server.port())]);
-    let repeated = confirmed(PATIENCE).await.claim(&call, &LocalKnowledge::default()).await.unwrap();
+    let repeated = confirmed(TEST_TIMEOUT).await.claim(&call, &LocalKnowledge::default()).await.unwrap();
     assert!(matches!(repeated, ClaimVerdict::Acquired(_)), "repeated under its own token");
     drop(replica);
 }

@@ -71,7 +71,7 @@ async fn the_usual_ways_are_one_round_trip_and_the_others_two() {
 }
 
 #[tokio::test]
-async fn a_claim_that_arrives_after_its_caller_has_gone_is_void() {
+async fn a_claim_that_arrives_after_its_caller_gave_up_is_void() {
     let server = RedisServer::start();
     let patient = options(&server.url());
     let hasty = Options { command_timeout: Duration::from_millis(100), ..patient.clone() };
@@ -116,16 +116,16 @@ async fn many_followers_read_once_and_a_broken_subscription_leaves_none_waiting(
         let (other, key) = (other.clone(), record.key);
         tokio::spawn(async move { other.settled(key).await })
     };
-    let crowd: Vec<_> = (0..200).map(|_| follow()).collect();
+    let waiters: Vec<_> = (0..200).map(|_| follow()).collect();
     while runs(&server, "getrange") == 0 {
         tokio::task::yield_now().await;
     }
     // The script reads with the same command. A follower has read once.
-    let looks = runs(&server, "getrange");
-    assert!(looks <= 2, "{looks} looks for 200 followers");
+    let lookups = runs(&server, "getrange");
+    assert!(lookups <= 2, "{lookups} looks for 200 followers");
     server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     assert!(matches!(store.save(&save(&record, "paid")).await, Ok(SaveVerdict::Saved(_))));
-    for follower in crowd {
+    for follower in waiters {
         within("a follower whose subscription broke", follower).await.unwrap();
     }
 }
@@ -261,7 +261,7 @@ fn long_after(store: &RedisStore) -> Timestamp {
 }
 
 #[tokio::test]
-async fn two_prefixes_on_one_server_know_nothing_of_each_other() {
+async fn two_prefixes_on_one_server_are_separate() {
     let server = RedisServer::start();
     let prefixed =
         |prefix: &str| Options { prefix: KeyPrefix::new(prefix).unwrap(), ..options(&server.url()) };

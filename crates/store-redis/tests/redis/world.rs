@@ -21,7 +21,7 @@ use tokio::sync::broadcast;
 
 /// A guard against hanging tests, not a measured limit. Used for events that must come, and as the timeout of a
 /// store.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 /// A lease that is longer than any test.
 pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
@@ -35,7 +35,7 @@ pub(crate) fn options(url: &str) -> Options {
 
 /// Options for this server, for which no working server is too slow.
 pub(crate) fn patient(url: &str) -> Options {
-    let (command_timeout, connect_timeout) = (PATIENCE, PATIENCE);
+    let (command_timeout, connect_timeout) = (TEST_TIMEOUT, TEST_TIMEOUT);
     Options { command_timeout, connect_timeout, ..Options::parse(url).unwrap() }
 }
 
@@ -165,8 +165,8 @@ pub(crate) async fn verdict(store: &RedisStore, claim: &Claim) -> &'static str {
 
 /// Waits for an event that must come.
 pub(crate) async fn within<F: Future>(event: &str, future: F) -> F::Output {
-    let came = tokio::time::timeout(PATIENCE, future).await;
-    came.unwrap_or_else(|_| panic!("{event}: nothing came within {PATIENCE:?}"))
+    let outcome = tokio::time::timeout(TEST_TIMEOUT, future).await;
+    outcome.unwrap_or_else(|_| panic!("{event}: nothing came within {TEST_TIMEOUT:?}"))
 }
 
 /// Waits for this event.

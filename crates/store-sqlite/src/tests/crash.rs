@@ -21,8 +21,8 @@ use steadfast_store::{
     ProcessMonitor, RecordFilter, RecordPage, StateStore, record_loss,
 };
 
-use super::processes::{assert_sound, output_lines, part, say, spawn};
-use super::world::{SqliteTestFolder, claim, key, mine, patient, save};
+use super::processes::{assert_sound, output_lines, part, print_line, spawn};
+use super::world::{SqliteTestFolder, acquired, claim, key, patient, save};
 use crate::{SqliteOptions, SqliteStore};
 
 const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
@@ -59,9 +59,9 @@ struct ExpectedContent {
 }
 
 impl ExpectedContent {
-    fn apply(&mut self, deed: &ScriptOperation) {
+    fn apply(&mut self, operation: &ScriptOperation) {
         let rules = DedupeRules::from(&PolicyProfile::Standard.policy(ToolClass::Mutating));
-        match deed.clone() {
+        match operation.clone() {
             ScriptOperation::Claim(claim) => drop(self.claim(&claim)),
             ScriptOperation::Start(record) => drop(self.records.start(&record.key, &record.owner, NOW)),
             ScriptOperation::Save(save) => drop(self.records.save(&save, NOW)),
@@ -100,9 +100,9 @@ impl ExpectedContent {
 fn script() -> Vec<Vec<ScriptOperation>> {
     let mut model = ExpectedContent::default();
     let mut script: Vec<Vec<ScriptOperation>> = Vec::new();
-    let mut group = |model: &mut ExpectedContent, deeds: Vec<ScriptOperation>| {
-        deeds.iter().for_each(|deed| model.apply(deed));
-        script.push(deeds);
+    let mut group = |model: &mut ExpectedContent, operations: Vec<ScriptOperation>| {
+        operations.iter().for_each(|operation| model.apply(operation));
+        script.push(operations);
     };
     // Owners that are equal in every process that creates this script.
     let mut calls = 0;
@@ -174,11 +174,11 @@ fn open(path: &std::path::Path) -> SqliteStore {
     SqliteStore::open(SqliteOptions { clock, sight, ..patient(path) }).unwrap()
 }
 
-async fn perform(store: &SqliteStore, deed: ScriptOperation) {
+async fn perform(store: &SqliteStore, operation: ScriptOperation) {
     let rules = DedupeRules::from(&PolicyProfile::Standard.policy(ToolClass::Mutating));
-    match deed {
+    match operation {
         ScriptOperation::Claim(claim) => {
-            drop(mine(store.claim(&claim, &LocalKnowledge::default()).await.unwrap()))
+            drop(acquired(store.claim(&claim, &LocalKnowledge::default()).await.unwrap()))
         }
         ScriptOperation::Start(record) => drop(store.start(record.key, &record.owner).await.unwrap()),
         ScriptOperation::Save(save) => drop(store.save(&save).await.unwrap()),
@@ -207,10 +207,10 @@ async fn holds(store: &SqliteStore, model: &ExpectedContent) -> bool {
     }
     // The target of an index entry is checked by a lookup through it.
     for index in ["equal", "with id", "from", "to"] {
-        let mut look = claim("look");
-        look.address = RecordAddress::Keyless { run: key("look"), index: key(index) };
-        look.intent = ClaimIntent::Look;
-        if store.claim(&look, &LocalKnowledge::default()).await.unwrap() != model.clone().claim(&look) {
+        let mut lookup = claim("look");
+        lookup.address = RecordAddress::Keyless { run: key("look"), index: key(index) };
+        lookup.intent = ClaimIntent::Look;
+        if store.claim(&lookup, &LocalKnowledge::default()).await.unwrap() != model.clone().claim(&lookup) {
             return false;
         }
     }
@@ -223,17 +223,17 @@ fn sf_2_a_process_may_die_at_any_step() {
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
     if let Some((file, nth)) = part() {
         let store = Arc::new(open(&file));
-        store.shared.steps.die_at(nth.parse().unwrap());
+        store.shared.steps.exit_at(nth.parse().unwrap());
         for group in script() {
-            let deeds: Vec<_> = group
+            let operations: Vec<_> = group
                 .into_iter()
-                .map(|deed| {
+                .map(|operation| {
                     let store = store.clone();
-                    runtime.spawn(async move { perform(&store, deed).await })
+                    runtime.spawn(async move { perform(&store, operation).await })
                 })
                 .collect();
-            deeds.into_iter().for_each(|deed| runtime.block_on(deed).unwrap());
-            say("done");
+            operations.into_iter().for_each(|operation| runtime.block_on(operation).unwrap());
+            print_line("done");
         }
         return;
     }
@@ -247,7 +247,7 @@ fn sf_2_a_process_may_die_at_any_step() {
         let survived = child.wait().unwrap().success();
 
         let mut answered = ExpectedContent::default();
-        script.iter().take(done).flatten().for_each(|deed| answered.apply(deed));
+        script.iter().take(done).flatten().for_each(|operation| answered.apply(operation));
         let under_way = script.get(done).cloned().unwrap_or_default();
         let store = open(&folder.state());
         let loss = runtime.block_on(record_loss(&store)).unwrap();
@@ -257,7 +257,7 @@ fn sf_2_a_process_may_die_at_any_step() {
         for some in 0..1_u32 << under_way.len() {
             let mut model = answered.clone();
             let happened = under_way.iter().enumerate().filter(|(bit, _)| some & 1 << bit != 0);
-            happened.for_each(|(_, deed)| model.apply(deed));
+            happened.for_each(|(_, operation)| model.apply(operation));
             found |= runtime.block_on(holds(&store, &model));
         }
         assert!(found, "after step {nth}, {done} groups answered: the file holds something else");

@@ -18,8 +18,8 @@ use steadfast_store::{
     StoreErrorKind, StoreEvent, accept_loss,
 };
 
-use super::processes::{output_lines, part, program_at, say};
-use super::world::{SqliteTestFolder, claim, is_replay, key, mine, patient, run, save, take};
+use super::processes::{output_lines, part, print_line, program_at};
+use super::world::{SqliteTestFolder, acquired, claim, is_replay, key, patient, run, save, take};
 use crate::{FileDamagePolicy, SqliteOpenError, SqliteOptions, SqliteStore, schema};
 
 fn mode(path: &Path) -> u32 {
@@ -27,7 +27,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[tokio::test]
-async fn the_folder_and_its_files_are_for_their_user_alone() {
+async fn the_folder_and_its_files_are_readable_only_by_their_user() {
     let folder = SqliteTestFolder::new();
     let state = folder.path.join("deep/er/state.db");
     let store = SqliteStore::open(patient(&state)).unwrap();
@@ -209,7 +209,7 @@ fn an_unusable_state_folder_is_an_error_with_a_solution() {
 #[test]
 fn a_read_only_file_is_an_error_with_a_solution() {
     if let Some((path, _)) = part() {
-        say(&SqliteStore::open(patient(path)).unwrap_err().to_string());
+        print_line(&SqliteStore::open(patient(path)).unwrap_err().to_string());
         return;
     }
     const NOBODY: u32 = 65534;
@@ -318,7 +318,7 @@ async fn a_removed_file_is_detected_and_owners_come_first() {
     assert_eq!(verdict, ClaimVerdict::RecordsLost, "it may have run, and must not run twice");
     assert_eq!(events.recv().await.unwrap(), StoreEvent::Emptied);
     let safe = steadfast_core::dedupe::Claim { retry_safe: true, ..claim("safe") };
-    mine(store.claim(&safe, &LocalKnowledge::default()).await.unwrap());
+    acquired(store.claim(&safe, &LocalKnowledge::default()).await.unwrap());
     let keep = DedupePolicy::default().keep;
     assert_eq!(store.renew(&record, &keep).await.unwrap(), RenewVerdict::Renewed);
     let verdict = folder.open().claim(&claim("held"), &LocalKnowledge::default()).await.unwrap();

@@ -12,7 +12,7 @@ use steadfast_core::dedupe::{
 };
 use steadfast_store::{ManualClock, StateStore, accept_loss, record_loss};
 
-use super::world::{SqliteTestFolder, claim, is_replay, key, mine, patient, run, take};
+use super::world::{SqliteTestFolder, acquired, claim, is_replay, key, patient, run, take};
 use crate::commit_note::{BootId, CommitNoteContent};
 use crate::{CommitLossPolicy, FileDamagePolicy, SqliteOptions, SqliteStore};
 
@@ -49,7 +49,7 @@ fn copied(from: &SqliteTestFolder) -> SqliteTestFolder {
 }
 
 /// The files after three finished calls: of a process that was killed, or of one that closed the file.
-async fn left_behind(killed: bool) -> SqliteTestFolder {
+async fn prepared_folder(killed: bool) -> SqliteTestFolder {
     let folder = SqliteTestFolder::new();
     let store = folder.open();
     for name in KEYS {
@@ -80,10 +80,10 @@ async fn verdict(store: &SqliteStore, claim: &Claim) -> ClaimVerdict {
 async fn is_reported_and_refused(store: &SqliteStore, case: &str) -> RecordLoss {
     static CALL: AtomicU32 = AtomicU32::new(0);
     let call = CALL.fetch_add(1, Ordering::Relaxed);
-    mine(verdict(store, &Claim { retry_safe: true, ..claim(&format!("safe {call}")) }).await);
+    acquired(verdict(store, &Claim { retry_safe: true, ..claim(&format!("safe {call}")) }).await);
     let address =
         RecordAddress::Keyless { run: key(&format!("run {call}")), index: key(&format!("index {call}")) };
-    mine(verdict(store, &Claim { address, ..claim("keyless") }).await);
+    acquired(verdict(store, &Claim { address, ..claim("keyless") }).await);
     is_refused(store, case).await
 }
 
@@ -137,7 +137,7 @@ async fn every_loss_of_committed_records_is_detected_and_acknowledged_keys_do_no
     ];
     let cases = killed.map(|case| (true, case)).into_iter().chain(closed.map(|case| (false, case)));
     for (was_killed, (case, cause, damage)) in cases {
-        let folder = left_behind(was_killed).await;
+        let folder = prepared_folder(was_killed).await;
         damage(&folder);
         let store = open(&folder);
         let loss = is_reported_and_refused(&store, case).await;
@@ -166,7 +166,7 @@ async fn every_loss_of_committed_records_is_detected_and_acknowledged_keys_do_no
 
 #[tokio::test]
 async fn an_older_copy_is_detected_and_its_records_are_still_used() {
-    let folder = left_behind(false).await;
+    let folder = prepared_folder(false).await;
     let older = copied(&folder);
     let store = folder.open();
     run(&store, "later").await;
@@ -183,7 +183,7 @@ async fn an_older_copy_is_detected_and_its_records_are_still_used() {
 /// SQLite replays a leftover WAL into any file beside it. The number of the last commit is in the WAL.
 #[tokio::test]
 async fn an_older_copy_under_the_wal_of_the_newer_file_is_detected() {
-    let folder = left_behind(false).await;
+    let folder = prepared_folder(false).await;
     let older = copied(&folder);
     let store = folder.open();
     run(&store, "later").await;
@@ -202,7 +202,7 @@ async fn an_older_copy_under_the_wal_of_the_newer_file_is_detected() {
 /// The same if the WAL was checkpointed during the run.
 #[tokio::test]
 async fn an_older_copy_is_detected_after_a_checkpoint() {
-    let folder = left_behind(false).await;
+    let folder = prepared_folder(false).await;
     let older = copied(&folder);
     let store = folder.open();
     let mut number = 0;
@@ -220,14 +220,14 @@ async fn an_older_copy_is_detected_after_a_checkpoint() {
 }
 
 #[tokio::test]
-async fn no_death_and_no_power_cut_is_taken_for_a_loss() {
-    let killed = left_behind(true).await;
+async fn neither_a_crash_nor_a_power_cut_is_reported_as_a_loss() {
+    let killed = prepared_folder(true).await;
     let behind = copied(&killed);
     // The number that was synced with the first commit.
     let note = options(&behind).place().note();
     let first = Commit { number: 1, ..noted(&behind).last };
     note.replace(&CommitNoteContent { last: first, ..noted(&behind) }).unwrap();
-    let closed = left_behind(false).await;
+    let closed = prepared_folder(false).await;
     assert!(!noted(&killed).exact);
     assert!(noted(&closed).exact);
     for (case, folder) in [("killed", &killed), ("power cut, note behind", &behind), ("closed", &closed)] {
@@ -243,8 +243,8 @@ async fn no_death_and_no_power_cut_is_taken_for_a_loss() {
 }
 
 #[tokio::test]
-async fn a_log_that_is_gone_after_a_power_cut_is_noticed_although_the_note_is_behind() {
-    let folder = left_behind(true).await;
+async fn a_log_missing_after_a_power_cut_is_detected_although_the_note_is_older() {
+    let folder = prepared_folder(true).await;
     let surviving = {
         // The content of the file itself, without the WAL.
         let bare = copied(&folder);
@@ -265,7 +265,7 @@ async fn a_log_that_is_gone_after_a_power_cut_is_noticed_although_the_note_is_be
 
 #[tokio::test]
 async fn an_unaccepted_loss_survives_the_next_one() {
-    let folder = left_behind(false).await;
+    let folder = prepared_folder(false).await;
     fs::remove_file(file(&folder, "")).unwrap();
     close(open(&folder), &folder);
     fs::remove_file(file(&folder, "")).unwrap();
@@ -288,12 +288,12 @@ async fn an_unaccepted_loss_survives_the_next_one() {
 #[tokio::test]
 async fn a_loss_is_reported_once_despite_a_crash_while_it_is_recorded() {
     let loss = {
-        let folder = left_behind(false).await;
+        let folder = prepared_folder(false).await;
         fs::remove_file(file(&folder, "")).unwrap();
         open(&folder).detected_loss().unwrap().clone()
     };
     // The note was written, but not the file.
-    let folder = left_behind(false).await;
+    let folder = prepared_folder(false).await;
     let note = options(&folder).place().note();
     let fresh = Commit { marker: StoreMarker(7), number: 0, at: Timestamp::from_millis(1) };
     note.replace(&CommitNoteContent {
@@ -325,7 +325,7 @@ async fn a_loss_is_reported_once_despite_a_crash_while_it_is_recorded() {
 
 #[tokio::test]
 async fn processes_that_run_notice_a_loss_once_and_all_see_it() {
-    let folder = left_behind(false).await;
+    let folder = prepared_folder(false).await;
     let older = copied(&folder);
     let stores = [open(&folder), open(&folder)];
     run(&stores[0], "later").await;
@@ -348,7 +348,7 @@ async fn processes_that_run_notice_a_loss_once_and_all_see_it() {
 /// `rm state.db*` deletes the note too, but a process with the file open still knows the last commit.
 #[tokio::test]
 async fn a_running_process_detects_a_loss_without_the_note() {
-    let folder = left_behind(false).await;
+    let folder = prepared_folder(false).await;
     let store = open(&folder);
     assert!(is_replay(&verdict(&store, &claim("a")).await));
     for suffix in ["", "-wal", "-shm", "-commits"] {
@@ -360,7 +360,7 @@ async fn a_running_process_detects_a_loss_without_the_note() {
 
 #[tokio::test]
 async fn a_loss_refuses_until_everything_that_was_lost_would_have_expired() {
-    let folder = left_behind(false).await;
+    let folder = prepared_folder(false).await;
     fs::remove_file(file(&folder, "")).unwrap();
     let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_800_000_000_000)));
     let store = SqliteStore::open(SqliteOptions { clock: clock.clone(), ..options(&folder) }).unwrap();
@@ -373,18 +373,18 @@ async fn a_loss_refuses_until_everything_that_was_lost_would_have_expired() {
 
 #[tokio::test]
 async fn the_report_only_policy_refuses_no_calls() {
-    let folder = left_behind(false).await;
+    let folder = prepared_folder(false).await;
     fs::remove_file(file(&folder, "")).unwrap();
-    let anew = || {
+    let reopened_store = || {
         SqliteStore::open(SqliteOptions { on_loss: CommitLossPolicy::ReportOnly, ..options(&folder) })
             .unwrap()
     };
-    let store = anew();
+    let store = reopened_store();
     assert_eq!(store.detected_loss().map(|loss| loss.cause), Some(LossCause::Missing), "it is told once");
     take(&store, "a").await;
     assert_eq!(record_loss(&store).await.unwrap(), None);
     drop(store);
-    assert_eq!(anew().detected_loss(), None);
+    assert_eq!(reopened_store().detected_loss(), None);
 }
 
 /// Without the note a loss would not be detected, so a lost note is reported like one. The remaining records are
@@ -401,7 +401,7 @@ async fn a_lost_or_damaged_note_is_reported_and_recreated() {
     for (killed, (case, damage)) in
         [false, true].into_iter().flat_map(|killed| damages.map(|one| (killed, one)))
     {
-        let folder = left_behind(killed).await;
+        let folder = prepared_folder(killed).await;
         damage(&file(&folder, "-commits"));
         let store = open(&folder);
         let loss = is_reported_and_refused(&store, case).await;
@@ -419,7 +419,7 @@ async fn a_lost_or_damaged_note_is_reported_and_recreated() {
 
 #[tokio::test]
 async fn a_damaged_note_beside_a_missing_file_is_reported() {
-    let folder = left_behind(false).await;
+    let folder = prepared_folder(false).await;
     fs::remove_file(file(&folder, "")).unwrap();
     flip(&file(&folder, "-commits"), 20);
     let loss = is_reported_and_refused(&open(&folder), "damaged").await;
@@ -429,7 +429,7 @@ async fn a_damaged_note_beside_a_missing_file_is_reported() {
 /// The WAL of a deleted file is evidence that there was a file.
 #[tokio::test]
 async fn a_wal_without_a_file_and_a_note_is_reported() {
-    let folder = left_behind(true).await;
+    let folder = prepared_folder(true).await;
     cut(&file(&folder, ""), 0);
     fs::remove_file(file(&folder, "-commits")).unwrap();
     assert!(SqliteStore::held_records(&folder.state()));
@@ -440,7 +440,7 @@ async fn a_wal_without_a_file_and_a_note_is_reported() {
 /// A file of an older version has no note, and neither has one without commits.
 #[tokio::test]
 async fn a_file_without_a_note_gets_one_and_no_loss_is_reported() {
-    let folder = left_behind(false).await;
+    let folder = prepared_folder(false).await;
     let older = folder.bare();
     older
         .execute_batch(
@@ -473,7 +473,7 @@ async fn a_file_without_a_note_gets_one_and_no_loss_is_reported() {
 #[cfg(unix)]
 #[tokio::test]
 async fn a_file_behind_a_link_has_one_note_for_every_path() {
-    let folder = left_behind(true).await;
+    let folder = prepared_folder(true).await;
     let links = SqliteTestFolder::new();
     let link = links.state();
     std::os::unix::fs::symlink(folder.state(), &link).unwrap();

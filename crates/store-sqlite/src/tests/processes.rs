@@ -42,7 +42,7 @@ pub(super) fn part() -> Option<(PathBuf, String)> {
     Some((env::var_os(FILE)?.into(), env::var(PART).ok()?))
 }
 
-pub(super) fn say(line: &str) {
+pub(super) fn print_line(line: &str) {
     // On a line of its own, because the test harness writes too.
     writeln!(std::io::stdout(), "\n> {line}").unwrap();
 }
@@ -59,9 +59,9 @@ pub(super) fn assert_sound(path: &Path) {
     let number = |sql: &str| file.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
     let check: String = file.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
     assert_eq!(check, "ok");
-    let astray = "SELECT count(*) FROM pointer LEFT JOIN record USING (key)
+    let dangling = "SELECT count(*) FROM pointer LEFT JOIN record USING (key)
                   WHERE record.entry IS NOT pointer.entry";
-    assert_eq!(number(astray), 0, "every pointer leads to a record that knows of it");
+    assert_eq!(number(dangling), 0, "every pointer leads to a record that knows of it");
     let last = number("SELECT coalesce(max(id), 0) FROM record");
     let last = last.max(number("SELECT value FROM meta WHERE name = 'last_removed'"));
     let counted = last - number("SELECT value FROM meta WHERE name = 'removed'");
@@ -82,7 +82,7 @@ fn sf_1_of_several_processes_one_runs_each_call() {
                 let name = format!("call {n}");
                 match store.claim(&claim(&name), &LocalKnowledge::default()).await.unwrap() {
                     ClaimVerdict::Acquired(record) => {
-                        say(&name);
+                        print_line(&name);
                         store.save(&save(&record, "paid")).await.unwrap();
                     }
                     ClaimVerdict::Follow(key) => store.settled(key).await,
@@ -97,7 +97,7 @@ fn sf_1_of_several_processes_one_runs_each_call() {
                 }
             }
         });
-        say("end");
+        print_line("end");
         return;
     }
     let folder = SqliteTestFolder::new();
@@ -123,7 +123,7 @@ fn a_follower_is_woken_by_the_save_of_another_process() {
         let store = SqliteStore::open(patient(file)).unwrap();
         runtime().block_on(async {
             let record = take(&store, "held").await;
-            say("held");
+            print_line("held");
             std::io::stdin().read_line(&mut String::new()).unwrap();
             store.save(&save(&record, "paid")).await.unwrap();
         });
@@ -163,9 +163,9 @@ fn acknowledged_writes_survive_kill_9() {
                     for n in 0.. {
                         let name = format!("{round} {caller} {n}");
                         let record = take(&store, &name).await;
-                        say(&format!("claimed {name}"));
+                        print_line(&format!("claimed {name}"));
                         store.save(&save(&record, "paid")).await.unwrap();
-                        say(&format!("saved {name}"));
+                        print_line(&format!("saved {name}"));
                     }
                 })
             });

@@ -16,7 +16,7 @@ use steadfast_store::{
 
 use super::steps::HangingDisk;
 use super::world::{
-    PATIENCE, SqliteTestFolder, begin, claim, is_replay, key, mine, patient, run, save, take,
+    SqliteTestFolder, TEST_TIMEOUT, acquired, begin, claim, is_replay, key, patient, run, save, take,
 };
 use crate::transaction::{SWEEP, WriteTransaction};
 use crate::view::FileView;
@@ -70,8 +70,8 @@ async fn operations_without_writes_do_not_wait_and_do_not_change_the_wal() {
         store.claim(&claim("held"), &LocalKnowledge::default()).await.unwrap(),
         ClaimVerdict::Follow(record.key)
     );
-    let look = Claim { intent: ClaimIntent::Look, ..claim("nothing") };
-    assert_eq!(store.claim(&look, &LocalKnowledge::default()).await.unwrap(), ClaimVerdict::Nothing);
+    let lookup = Claim { intent: ClaimIntent::Look, ..claim("nothing") };
+    assert_eq!(store.claim(&lookup, &LocalKnowledge::default()).await.unwrap(), ClaimVerdict::Nothing);
     assert!(store.record(key("done")).await.unwrap().is_some());
 
     // Also while the writer waits for the other process.
@@ -82,7 +82,7 @@ async fn operations_without_writes_do_not_wait_and_do_not_change_the_wal() {
     assert!(is_replay(&store.claim(&claim("done"), &LocalKnowledge::default()).await.unwrap()));
     assert_eq!((log(), store.shared.steps.commits()), before, "nothing was written");
     drop(hog);
-    mine(stuck.await.unwrap());
+    acquired(stuck.await.unwrap());
 }
 
 #[tokio::test]
@@ -137,17 +137,17 @@ async fn a_lookup_does_not_wait_for_ever_for_the_disk() {
     disk.hang();
     tokio::time::pause();
     let reads = disk.clone();
-    let look = move |_: FileView<'_>| {
+    let lookup = move |_: FileView<'_>| {
         reads.wait();
         Ok(())
     };
-    let error = store.look_up(look).await.unwrap_err();
+    let error = store.run_query(lookup).await.unwrap_err();
     assert_eq!((error.kind(), error.fault()), (StoreErrorKind::Unreachable, StoreFault::NotDone), "{error}");
     disk.go_on();
 }
 
 #[tokio::test]
-async fn an_operation_happens_although_its_caller_is_gone() {
+async fn an_operation_completes_although_its_caller_has_dropped_it() {
     let folder = SqliteTestFolder::new();
     let store = folder.open();
     let answer = save(&take(&store, "gone").await, "paid");
@@ -185,7 +185,7 @@ async fn too_many_operations_are_refused_at_once() {
     let folder = SqliteTestFolder::new();
     let store = folder.open();
     let not_started = Claim { intent: ClaimIntent::Take { started: false }, ..claim("a") };
-    let record = mine(store.claim(&not_started, &LocalKnowledge::default()).await.unwrap());
+    let record = acquired(store.claim(&not_started, &LocalKnowledge::default()).await.unwrap());
     let hog = WriteLockHolder::new(&folder);
     let mut waiting = Vec::new();
     let refused: StoreError = loop {
@@ -205,12 +205,12 @@ async fn too_many_operations_are_refused_at_once() {
 async fn a_failed_operation_does_not_affect_others() {
     let folder = SqliteTestFolder::new();
     let store = folder.open();
-    let victim = take(&store, "victim").await;
-    let spoilt = take(&store, "spoilt").await;
+    let failing = take(&store, "victim").await;
+    let corrupt = take(&store, "spoilt").await;
     let too_large = take(&store, "too large").await;
     folder
         .bare()
-        .execute("UPDATE record SET body = x'00' WHERE key = ?1", [spoilt.key.0.as_bytes()])
+        .execute("UPDATE record SET body = x'00' WHERE key = ?1", [corrupt.key.0.as_bytes()])
         .unwrap();
     let pages: i64 = folder.bare().pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
     store.operate(move |tx| Ok(tx.sql.pragma_update(None, "max_page_count", pages + 20)?)).await.unwrap();
@@ -218,7 +218,7 @@ async fn a_failed_operation_does_not_affect_others() {
     let hog = WriteLockHolder::new(&folder);
     let large: String =
         (0_u64..4000).map(|n| steadfast_core::id::Digest::of(&n.to_le_bytes()).to_hex()).collect();
-    let saves = [save(&victim, "paid"), save(&spoilt, "paid"), save(&too_large, &large)];
+    let saves = [save(&failing, "paid"), save(&corrupt, "paid"), save(&too_large, &large)];
     let mut waiting: Vec<_> = saves.iter().map(|save| store.save(save)).collect();
     for future in &mut waiting {
         begin(future).await;
@@ -238,10 +238,10 @@ async fn no_caller_gets_a_result_before_the_commit() {
     let folder = SqliteTestFolder::new();
     let store = folder.open();
     let record = take(&store, "held").await;
-    let break_it = "CREATE TABLE parent (id INTEGER PRIMARY KEY);
+    let dangling = "CREATE TABLE parent (id INTEGER PRIMARY KEY);
         CREATE TABLE child (id INTEGER REFERENCES parent DEFERRABLE INITIALLY DEFERRED);
         CREATE TRIGGER orphan AFTER UPDATE ON record BEGIN INSERT INTO child VALUES (1); END";
-    folder.bare().execute_batch(break_it).unwrap();
+    folder.bare().execute_batch(dangling).unwrap();
     let error = store.save(&save(&record, "paid")).await.unwrap_err();
     assert_eq!(error.fault(), StoreFault::Unanswered, "only the file knows: {error}");
     assert_eq!(store.record(record.key).await.unwrap().as_ref(), Some(&record));
@@ -284,7 +284,7 @@ async fn every_document_that_another_process_wrote_causes_an_event() {
     });
     written.await.unwrap();
     let last = StoreEvent::DocumentChanged(name(MANY - 1));
-    tokio::time::timeout(PATIENCE, async {
+    tokio::time::timeout(TEST_TIMEOUT, async {
         // A receiver that lags gets an error, and continues with the newest event.
         while events.recv().await.ok().as_ref() != Some(&last) {}
     })
@@ -305,7 +305,7 @@ async fn no_caller_waits_for_a_dead_thread() {
         StoreErrorKind::Closed
     );
 
-    assert!(store.look_up(|_| -> Result<(), _> { panic!("as a test") }).await.is_err());
+    assert!(store.run_query(|_| -> Result<(), _> { panic!("as a test") }).await.is_err());
     // The other reader may still respond while the first one ends.
     let closed = loop {
         match store.record(record.key).await {
@@ -318,7 +318,7 @@ async fn no_caller_waits_for_a_dead_thread() {
 }
 
 #[tokio::test]
-async fn the_file_is_kept_below_its_bounds_by_sweeps() {
+async fn sweeps_bound_the_size_of_the_file() {
     let folder = SqliteTestFolder::new();
     let store = SqliteStore::open(SqliteOptions { most_bytes: 1, ..patient(folder.state()) }).unwrap();
     let record = take(&store, "held").await;
@@ -339,9 +339,9 @@ async fn a_follower_that_registers_during_the_write_is_woken() {
     let (awaited, other) = (take(&elsewhere, "awaited").await, take(&elsewhere, "other").await);
     let mut settled = here.settled(other.key);
     begin(&mut settled).await;
-    let look = async || {
+    let lookup = async || {
         let key = awaited.key;
-        let holder = here.look_up(move |view| view.holder(key)).await.unwrap();
+        let holder = here.run_query(move |view| view.holder(key)).await.unwrap();
         for record in [&awaited, &other] {
             elsewhere.save(&save(record, "paid")).await.unwrap();
         }
@@ -349,8 +349,8 @@ async fn a_follower_that_registers_during_the_write_is_woken() {
         settled.await;
         holder
     };
-    let woken = here.shared.followers.join(awaited.key).settled(look);
-    tokio::time::timeout(PATIENCE, woken).await.expect("it is woken");
+    let woken = here.shared.followers.join(awaited.key).settled(lookup);
+    tokio::time::timeout(TEST_TIMEOUT, woken).await.expect("it is woken");
 }
 
 /// No index contains them: sweeps scan the file in portions, and restart at its end.
@@ -398,7 +398,7 @@ async fn a_record_that_lives_again_when_the_sweep_comes_to_it_stays() {
         take(&store, name).await;
     }
     clock.advance(Duration::from_secs(10 * 365 * 24 * 3600));
-    let (expired, _) = store.look_up(|view| view.expired(0, SWEEP)).await.unwrap();
+    let (expired, _) = store.run_query(|view| view.expired(0, SWEEP)).await.unwrap();
     assert_eq!(expired, ["claimed again", "run again", "gone"].map(key));
 
     let record = take(&store, "claimed again").await;
@@ -431,5 +431,5 @@ async fn a_released_record_is_room_for_the_next_claim_in_the_same_commit() {
     });
     let [before, after, too_many] = shared.await.unwrap();
     assert_eq!((before, too_many), (ClaimVerdict::Full, ClaimVerdict::Full));
-    mine(after);
+    acquired(after);
 }

@@ -53,7 +53,7 @@ impl WriterStepCounter {
     }
 
     /// Ends the process at the nth step from here.
-    pub(crate) fn die_at(&self, nth: u64) {
+    pub(crate) fn exit_at(&self, nth: u64) {
         self.last.store(self.taken.load(Ordering::SeqCst) + nth, Ordering::SeqCst);
     }
 

@@ -22,11 +22,11 @@ use steadfast_store::{StateStore, this_process};
 use crate::{SqliteOptions, SqliteStore};
 
 /// A guard against hanging tests, not a measured limit.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Options of a state file for which no working disk is too slow.
 pub(crate) fn patient(path: impl Into<PathBuf>) -> SqliteOptions {
-    SqliteOptions { patience: PATIENCE, ..SqliteOptions::at(path) }
+    SqliteOptions { patience: TEST_TIMEOUT, ..SqliteOptions::at(path) }
 }
 
 /// A folder that is removed after the test.
@@ -54,7 +54,7 @@ impl SqliteTestFolder {
     /// Opens the file without the store.
     pub(crate) fn bare(&self) -> Connection {
         let file = Connection::open(self.state()).unwrap();
-        file.busy_timeout(PATIENCE).unwrap();
+        file.busy_timeout(TEST_TIMEOUT).unwrap();
         file
     }
 
@@ -118,7 +118,7 @@ pub(crate) fn save(record: &DedupeRecord, text: &str) -> SaveRequest {
 }
 
 pub(crate) async fn take(store: &SqliteStore, name: &str) -> DedupeRecord {
-    mine(store.claim(&claim(name), &LocalKnowledge::default()).await.unwrap())
+    acquired(store.claim(&claim(name), &LocalKnowledge::default()).await.unwrap())
 }
 
 pub(crate) async fn run(store: &SqliteStore, name: &str) -> DedupeRecord {
@@ -127,7 +127,7 @@ pub(crate) async fn run(store: &SqliteStore, name: &str) -> DedupeRecord {
     record
 }
 
-pub(crate) fn mine(verdict: ClaimVerdict) -> DedupeRecord {
+pub(crate) fn acquired(verdict: ClaimVerdict) -> DedupeRecord {
     let ClaimVerdict::Acquired(record) = verdict else { panic!("expected mine, got {verdict:?}") };
     std::sync::Arc::unwrap_or_clone(record)
 }

@@ -19,7 +19,7 @@ const SEARCH_EVERY: Duration = Duration::from_secs(1);
 /// The value of a finished record.
 #[derive(Clone, Copy)]
 enum EvictionClass {
-    Spare,
+    Evictable,
     Kept,
 }
 
@@ -36,7 +36,7 @@ impl RecordShards {
     /// Evicts finished records: the least useful first, and among them those with the oldest write. Returns true if
     /// there is room now.
     pub(super) fn make_room(&self, now: Timestamp) -> bool {
-        for class in [EvictionClass::Spare, EvictionClass::Kept] {
+        for class in [EvictionClass::Evictable, EvictionClass::Kept] {
             self.evict(class);
         }
         if self.room.records() >= self.room.most && self.may_search(now) {
@@ -46,18 +46,18 @@ impl RecordShards {
     }
 
     /// A search in every shard has a cost, so a few records are evicted at once.
-    fn wants_room(&self) -> bool {
+    fn is_over_limit(&self) -> bool {
         let some = (self.room.most / 256).clamp(1, 64);
         self.room.records() + some > self.room.most || self.is_heavy()
     }
 
     fn evict(&self, class: EvictionClass) {
-        if !self.wants_room() {
+        if !self.is_over_limit() {
             return;
         }
         let mut oldest = BinaryHeap::new();
         self.in_each_shard(|number, shard| oldest.extend(shard.oldest(number, class).map(Reverse)));
-        while self.wants_room()
+        while self.is_over_limit()
             && let Some(Reverse(EvictionCandidate { shard, key, version, .. })) = oldest.pop()
         {
             // If it was claimed again meanwhile, it stays.
@@ -105,7 +105,7 @@ impl RecordShards {
         let mut entries = Vec::new();
         self.in_each_shard(|_, shard| entries.extend(shard.index.iter().map(|(index, key)| (*index, *key))));
         for (index, key) in entries {
-            let target = self.look(key, |record| Some(record.index));
+            let target = self.with_record(key, |record| Some(record.index));
             if forget(index, target) {
                 self.atomically([Some(index), Some(key), None], |locked| {
                     let target = locked.record(key)?.map(|record| record.index);
@@ -122,7 +122,7 @@ impl RecordShards {
 impl RecordShard {
     fn oldest(&mut self, number: usize, class: EvictionClass) -> Option<EvictionCandidate> {
         let queue = match class {
-            EvictionClass::Spare => &mut self.spare,
+            EvictionClass::Evictable => &mut self.evictable,
             EvictionClass::Kept => &mut self.regular,
         };
         while queue.front().is_some_and(|finished| !finished.is_current(&self.records)) {

@@ -13,7 +13,7 @@ use tokio::sync::futures::OwnedNotified;
 use super::MemoryStore;
 
 /// Interval at which an owner in another process is checked, because its end causes no event.
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
+const OWNER_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The waiters for one record.
 #[derive(Debug, Default)]
@@ -45,7 +45,7 @@ struct MemoryFollower<'a> {
 
 impl MemoryStore {
     pub(super) async fn wait_until_settled(&self, key: RecordKey) {
-        while let FollowerCheck::Held { follower, changed, look_again } = self.look_and_listen(key) {
+        while let FollowerCheck::Held { follower, changed, look_again } = self.check_and_listen(key) {
             match look_again {
                 None => changed.await,
                 Some(span) => {
@@ -57,7 +57,7 @@ impl MemoryStore {
         }
     }
 
-    fn look_and_listen(&self, key: RecordKey) -> FollowerCheck<'_> {
+    fn check_and_listen(&self, key: RecordKey) -> FollowerCheck<'_> {
         self.shards.in_shard_of(&key, |shard| {
             let Some(look_again) = shard.records.get(&key).and_then(|record| self.recheck_interval(record))
             else {
@@ -93,8 +93,10 @@ impl MemoryStore {
         Some(RecheckInterval(match (sight, record.lease) {
             // The owner is in this process, so it lives as long as the follower.
             (LeaseOwnerState::Alive, _) if record.owner.process == self.process => None,
-            (LeaseOwnerState::Time, Lease::Until(until)) => Some(until.since(now).min(LOOK_AGAIN)),
-            (LeaseOwnerState::Alive | LeaseOwnerState::Gone | LeaseOwnerState::Time, _) => Some(LOOK_AGAIN),
+            (LeaseOwnerState::Time, Lease::Until(until)) => Some(until.since(now).min(OWNER_CHECK_INTERVAL)),
+            (LeaseOwnerState::Alive | LeaseOwnerState::Gone | LeaseOwnerState::Time, _) => {
+                Some(OWNER_CHECK_INTERVAL)
+            }
         }))
     }
 }

@@ -294,7 +294,7 @@ impl StateStore for MemoryStore {
 
     fn record(&self, key: RecordKey) -> StoreFuture<'_, Option<DedupeRecord>> {
         let now = self.clock.now();
-        done(self.shards.look(key, |record| (!record.is_expired(now)).then(|| record.clone())))
+        done(self.shards.with_record(key, |record| (!record.is_expired(now)).then(|| record.clone())))
     }
 
     fn records<'a>(
@@ -305,7 +305,7 @@ impl StateStore for MemoryStore {
         let now = self.clock.now();
         let keys = self.page(selection, page, now);
         let holds = |record: &DedupeRecord| selection.matches(record) && !record.is_expired(now);
-        let copy = |key| self.shards.look(key, |record| holds(record).then(|| record.clone()));
+        let copy = |key| self.shards.with_record(key, |record| holds(record).then(|| record.clone()));
         done(keys.into_iter().filter_map(copy).collect())
     }
 

@@ -38,7 +38,7 @@ pub(super) struct RecordShard {
     pub(super) index: KeyMap<RecordKey>,
     pub(super) waiting: KeyMap<RecordWaiters>,
     /// Finished records of little use, ordered by their last write.
-    pub(super) spare: VecDeque<FinishedRecord>,
+    pub(super) evictable: VecDeque<FinishedRecord>,
     /// The other finished records.
     pub(super) regular: VecDeque<FinishedRecord>,
 }
@@ -94,7 +94,7 @@ impl RecordShards {
             records: HashMap::with_hasher(spread),
             index: HashMap::with_hasher(spread),
             waiting: HashMap::with_hasher(spread),
-            spare: VecDeque::new(),
+            evictable: VecDeque::new(),
             regular: VecDeque::new(),
         };
         let room = StoreCapacity {
@@ -146,8 +146,12 @@ impl RecordShards {
     }
 
     /// Reads one record.
-    pub(super) fn look<R>(&self, key: RecordKey, look: impl FnOnce(&DedupeRecord) -> Option<R>) -> Option<R> {
-        self.in_shard_of(&key, |shard| shard.records.get(&key).and_then(|record| look(record)))
+    pub(super) fn with_record<R>(
+        &self,
+        key: RecordKey,
+        read: impl FnOnce(&DedupeRecord) -> Option<R>,
+    ) -> Option<R> {
+        self.in_shard_of(&key, |shard| shard.records.get(&key).and_then(|record| read(record)))
     }
 
     /// Runs a function on the shard of this key.
@@ -169,8 +173,8 @@ impl RecordShards {
     }
 
     /// Visits every record, with one shard locked at a time.
-    pub(super) fn each(&self, mut look: impl FnMut(&DedupeRecord)) {
-        self.in_each_shard(|_, shard| shard.records.values().for_each(|record| look(record)));
+    pub(super) fn each(&self, mut read: impl FnMut(&DedupeRecord)) {
+        self.in_each_shard(|_, shard| shard.records.values().for_each(|record| read(record)));
     }
 
     /// Returns the keys of the matching records.
@@ -342,14 +346,14 @@ impl LockedShards<'_> {
 impl RecordShard {
     /// Records that a record is finished, for eviction.
     fn note_finished(&mut self, record: &DedupeRecord) {
-        let is_spare = match record.state {
+        let is_evictable = match record.state {
             // A delivered result that is found only through the index can only be replayed to a double dispatch.
             DedupeState::Done(_) => record.origin == RecordOrigin::Run && record.delivered.is_some(),
             DedupeState::Failed(_) | DedupeState::Cancelled => true,
             DedupeState::Inflight | DedupeState::Unknown(_) => return,
         };
         let records = &self.records;
-        let queue = if is_spare { &mut self.spare } else { &mut self.regular };
+        let queue = if is_evictable { &mut self.evictable } else { &mut self.regular };
         if queue.len() > 2 * records.len() + 32 {
             queue.retain(|finished| finished.is_current(records));
         }

@@ -10,8 +10,8 @@ use steadfast_core::dedupe::{
 use steadfast_core::policy::{FailureReplayPolicy, UnknownOutcomePolicy};
 
 use super::world::{
-    COLUMNS, FailurePermanence, LONG, SuiteColumn, SuiteWorld, done, failed, failure, output, rules, save,
-    tool, unknown, unknown_for_good,
+    COLUMNS, FailurePermanence, LONG, SuiteColumn, SuiteWorld, done, failed, failure, final_unknown, output,
+    rules, save, tool, unknown,
 };
 
 pub(super) async fn a_claim_that_finds_nothing_is_mine(world: SuiteWorld) {
@@ -36,7 +36,7 @@ pub(super) async fn a_claim_is_repeated_under_its_own_token(world: SuiteWorld) {
         let late = world.take(&Claim { intent: ClaimIntent::Take { started: false }, ..claim.clone() }).await;
         assert!(late.started, "what was started stays so");
         // Other callers have received a final response meanwhile, and may act on it.
-        world.save(&save(&late, unknown_for_good())).await.unwrap();
+        world.save(&save(&late, final_unknown())).await.unwrap();
         assert_eq!(world.verdict(&claim).await, "tell final", "{column:?}");
         // A result is final, also for the owner.
         world.save(&save(&late, done("paid"))).await.unwrap();
@@ -89,8 +89,8 @@ pub(super) async fn a_lapsed_run_that_is_not_safe_to_repeat_is_reported_as_unkno
     for column in COLUMNS {
         let first = world.take_and_lapse(world.leader(column, "unsafe")).await;
         let second = world.duplicate(column, "unsafe", &first);
-        let look = Claim { intent: ClaimIntent::Look, ..second.clone() };
-        let status = world.unknown_status(&look).await;
+        let lookup = Claim { intent: ClaimIntent::Look, ..second.clone() };
+        let status = world.unknown_status(&lookup).await;
         let found = world.found(first.key).await;
         assert_eq!(world.verdict(&second).await, "tell not yet", "{column:?}");
         assert_eq!(
@@ -171,7 +171,7 @@ pub(super) async fn a_double_dispatch_is_one_call(world: SuiteWorld) {
     // A result that could not be saved at once was returned before.
     let unsaved =
         LocalKnowledge { answered_unsaved: vec![record.owner.clone()], ..LocalKnowledge::default() };
-    let not_twice = |claim: Claim| Claim { rules: rules(), ..twice(claim) };
+    let without_double_dispatch = |claim: Claim| Claim { rules: rules(), ..twice(claim) };
     let old = |age: Duration| Claim { age, ..twice(world.keyless("equal")) };
     for (case, known, claim, expected) in [
         ("before the answer", &overlap, twice(world.keyless("equal")), "replay double dispatch"),
@@ -181,9 +181,9 @@ pub(super) async fn a_double_dispatch_is_one_call(world: SuiteWorld) {
         ("before it was saved, after the answer", &unsaved, old(LONG), "nothing"),
         ("another dispatch", &overlap, twice(world.call_id("two", "equal")), "nothing"),
         ("other arguments", &overlap, twice(world.keyless("other")), "nothing"),
-        ("where that is no rule", &overlap, not_twice(world.keyless("equal")), "nothing"),
+        ("where that is no rule", &overlap, without_double_dispatch(world.keyless("equal")), "nothing"),
     ] {
-        assert_eq!(world.verdict_knowing(known, &claim).await, expected, "{case}");
+        assert_eq!(world.verdict_with(known, &claim).await, expected, "{case}");
     }
 }
 
@@ -203,10 +203,10 @@ pub(super) async fn a_double_dispatch_through_another_process_is_one_call(world:
     assert_eq!(world.verdict(&equal(Duration::ZERO)).await, "nothing", "it comes now");
     let other = dispatched(world.call_id("two", "equal"), LONG);
     assert_eq!(world.verdict(&other).await, "nothing", "another dispatch");
-    let mut not_twice = equal(LONG);
-    not_twice.rules.double_dispatch = false;
-    assert_eq!(world.verdict(&not_twice).await, "nothing", "where that is no rule");
-    if world.stands_still() {
+    let mut without_double_dispatch = equal(LONG);
+    without_double_dispatch.rules.double_dispatch = false;
+    assert_eq!(world.verdict(&without_double_dispatch).await, "nothing", "where that is no rule");
+    if world.has_manual_clock() {
         world.pass(2).await;
         let since = 2 * world.moment();
         assert_eq!(world.verdict(&equal(since)).await, "nothing", "as old as the answer");
@@ -215,16 +215,16 @@ pub(super) async fn a_double_dispatch_through_another_process_is_one_call(world:
     }
 }
 
-pub(super) async fn a_delivery_that_the_store_does_not_know_counts(world: SuiteWorld) {
+pub(super) async fn a_delivery_that_is_not_in_the_store_counts(world: SuiteWorld) {
     let (_, receipt) = world.run(&world.keyless("known"), done("paid")).await;
-    let look = Claim { intent: ClaimIntent::Look, ..world.keyless("known") };
+    let lookup = Claim { intent: ClaimIntent::Look, ..world.keyless("known") };
     let known = LocalKnowledge { delivered: vec![(receipt, world.now())], ..LocalKnowledge::default() };
-    let verdict = world.verdict_knowing(&known, &look).await;
+    let verdict = world.verdict_with(&known, &lookup).await;
     assert_eq!(verdict, "nothing", "the caller knows that the answer has arrived");
-    assert_eq!(world.verdict(&look).await, "replay undelivered");
+    assert_eq!(world.verdict(&lookup).await, "replay undelivered");
 }
 
-pub(super) async fn a_failure_is_replayed_as_the_rules_say(world: SuiteWorld) {
+pub(super) async fn a_failure_is_replayed_according_to_the_rules(world: SuiteWorld) {
     for (place, column) in COLUMNS.into_iter().enumerate() {
         for (kind, cache, best_effort, explicit) in [
             (FailurePermanence::ForGood, FailureReplayPolicy::Terminal, false, "replay"),
@@ -246,7 +246,7 @@ pub(super) async fn a_failure_is_replayed_as_the_rules_say(world: SuiteWorld) {
 
 pub(super) async fn an_unknown_outcome_is_reported(world: SuiteWorld) {
     for (place, column) in COLUMNS.into_iter().enumerate() {
-        let (record, receipt) = world.run(&world.leader(column, "unknown"), unknown_for_good()).await;
+        let (record, receipt) = world.run(&world.leader(column, "unknown"), final_unknown()).await;
         let second = world.duplicate(column, "unknown", &record);
         let status = world.unknown_status(&second).await;
         assert_eq!(
@@ -268,7 +268,7 @@ pub(super) async fn an_unknown_outcome_is_reported(world: SuiteWorld) {
         let holding = Claim { rules: hold, ..second.clone() };
         assert_eq!(world.verdict(&holding).await, "tell final", "{column:?}");
         assert_eq!(world.unknown_status(&holding).await.runs_in, None, "not by itself: {column:?}");
-        if world.stands_still() {
+        if world.has_manual_clock() {
             world.pass(1).await;
             let runs_in = world.unknown_status(&second).await.runs_in;
             match column {
@@ -286,27 +286,27 @@ pub(super) async fn an_unknown_outcome_is_reported(world: SuiteWorld) {
 
 pub(super) async fn an_unknown_outcome_that_was_verified_runs_again(world: SuiteWorld) {
     let expected = ["tell final", "tell final", "mine", "tell final"];
-    let looked_into = |owner| LocalKnowledge { verified: vec![owner], ..LocalKnowledge::default() };
+    let verified_by = |owner| LocalKnowledge { verified: vec![owner], ..LocalKnowledge::default() };
     for (place, column) in COLUMNS.into_iter().enumerate() {
-        let (record, receipt) = world.run(&world.leader(column, "looked"), unknown_for_good()).await;
+        let (record, receipt) = world.run(&world.leader(column, "looked"), final_unknown()).await;
         let second = world.duplicate(column, "looked", &record);
-        let looked = looked_into(record.owner.clone());
-        let verdict = world.verdict_knowing(&looked, &second).await;
+        let looked = verified_by(record.owner.clone());
+        let verdict = world.verdict_with(&looked, &second).await;
         assert_eq!(verdict, "tell final", "who was not told has looked for nothing: {column:?}");
         world.delivered(&receipt, world.now()).await.unwrap();
         assert_eq!(world.verdict(&second).await, "tell final", "nobody has looked: {column:?}");
-        let another = looked_into(world.owner());
-        assert_eq!(world.verdict_knowing(&another, &second).await, "tell final", "{column:?}");
+        let another = verified_by(world.owner());
+        assert_eq!(world.verdict_with(&another, &second).await, "tell final", "{column:?}");
         let rules = DedupeRules { after_unknown: UnknownOutcomePolicy::Hold, ..rules() };
         let holding = Claim { rules, ..second.clone() };
-        assert_eq!(world.verdict_knowing(&looked, &holding).await, "tell final", "{column:?}");
-        assert_eq!(world.verdict_knowing(&looked, &second).await, expected[place], "{column:?}");
+        assert_eq!(world.verdict_with(&looked, &holding).await, "tell final", "{column:?}");
+        assert_eq!(world.verdict_with(&looked, &second).await, expected[place], "{column:?}");
     }
     // The delivery of the response need not be known to the store.
-    let (record, receipt) = world.run(&world.keyless("known"), unknown_for_good()).await;
+    let (record, receipt) = world.run(&world.keyless("known"), final_unknown()).await;
     let delivered = vec![(receipt, world.now())];
-    let known = LocalKnowledge { delivered, ..looked_into(record.owner) };
-    assert_eq!(world.verdict_knowing(&known, &world.keyless("known")).await, "mine");
+    let known = LocalKnowledge { delivered, ..verified_by(record.owner) };
+    assert_eq!(world.verdict_with(&known, &world.keyless("known")).await, "mine");
 }
 
 pub(super) async fn an_attempt_that_may_still_take_effect_is_reported_as_pending(world: SuiteWorld) {
@@ -334,7 +334,7 @@ pub(super) async fn an_attempt_that_may_still_take_effect_is_reported_as_pending
             };
             let rules = DedupeRules { after_telling: Duration::ZERO, ..rules() };
             let patient = Claim { rules, ..second };
-            assert_eq!(world.verdict_knowing(&known, &patient).await, "tell not yet", "{name}: {column:?}");
+            assert_eq!(world.verdict_with(&known, &patient).await, "tell not yet", "{name}: {column:?}");
             assert_eq!(world.found(record.key).await, record, "nothing is written: {name}: {column:?}");
         }
     }
@@ -347,7 +347,7 @@ pub(super) async fn an_attempt_is_over_when_its_time_has_come(world: SuiteWorld)
         let (record, receipt) = world.run(&world.leader(column, "over"), ending).await;
         let rules = DedupeRules { after_telling: Duration::ZERO, ..rules() };
         let second = Claim { rules, ..world.duplicate(column, "over", &record) };
-        if world.stands_still() {
+        if world.has_manual_clock() {
             world.pass(1).await;
             assert_eq!(
                 world.unknown_status(&second).await.end,
@@ -364,15 +364,15 @@ pub(super) async fn an_attempt_is_over_when_its_time_has_come(world: SuiteWorld)
     }
 }
 
-pub(super) async fn an_attempt_whose_owner_is_gone_is_settled_after_a_time(world: SuiteWorld) {
+pub(super) async fn an_attempt_of_a_dead_owner_settles_after_a_time(world: SuiteWorld) {
     for column in COLUMNS {
         let first = world.take_and_lapse(world.leader(column, "gone")).await;
         let ending = unknown(SettleDelay::WhenOwnerReports);
         world.save(&save(&first, ending.clone())).await.unwrap();
         let cut = world.found(first.key).await;
         let second = world.duplicate(column, "gone", &first);
-        let look = Claim { intent: ClaimIntent::Look, ..second.clone() };
-        let status = world.unknown_status(&look).await;
+        let lookup = Claim { intent: ClaimIntent::Look, ..second.clone() };
+        let status = world.unknown_status(&lookup).await;
         let SettleStatus::NotYet(left) = status.end else { panic!("{column:?}") };
         assert!(world.is_left(left, LONG), "as long as it may linger: {left:?}");
         let found = world.found(first.key).await;
@@ -403,7 +403,7 @@ pub(super) async fn an_attempt_whose_owner_is_gone_is_settled_after_a_time(world
 
 /// If the owner would have seen the end of the attempt, other callers know the time limit for it. Work that the tool
 /// had handed on may take a while more.
-pub(super) async fn an_attempt_whose_owner_would_have_seen_its_end_is_settled_by_then(world: SuiteWorld) {
+pub(super) async fn an_attempt_settles_when_its_owner_would_have_observed_its_end(world: SuiteWorld) {
     let within = 3 * LONG;
     for column in COLUMNS {
         let claim = Claim { end_observed_within: Some(within), ..world.leader(column, "child") };
@@ -427,8 +427,7 @@ pub(super) async fn an_attempt_whose_owner_would_have_seen_its_end_is_settled_by
 }
 
 pub(super) async fn tr_4_the_same_key_with_other_arguments_is_a_conflict(world: SuiteWorld) {
-    let endings =
-        [None, Some(done("paid")), Some(failed(FailurePermanence::ForGood)), Some(unknown_for_good())];
+    let endings = [None, Some(done("paid")), Some(failed(FailurePermanence::ForGood)), Some(final_unknown())];
     for (number, ending) in endings.into_iter().enumerate() {
         let name = format!("conflict {number}");
         let record = world.take(&world.leader(SuiteColumn::Explicit, &name)).await;
@@ -460,12 +459,12 @@ pub(super) async fn a_call_id_with_other_arguments_is_another_call(world: SuiteW
 
 pub(super) async fn a_lookup_writes_nothing(world: SuiteWorld) {
     for column in COLUMNS {
-        let look = Claim { intent: ClaimIntent::Look, ..world.leader(column, "looked for") };
-        assert_eq!(world.verdict(&look).await, "nothing");
-        assert!(world.is_absent(look.address.own()).await, "{column:?}");
+        let lookup = Claim { intent: ClaimIntent::Look, ..world.leader(column, "looked for") };
+        assert_eq!(world.verdict(&lookup).await, "nothing");
+        assert!(world.is_absent(lookup.address.own()).await, "{column:?}");
         let record = world.take(&world.leader(column, "looked for")).await;
-        let look = Claim { intent: ClaimIntent::Look, ..world.duplicate(column, "looked for", &record) };
-        assert_eq!(world.verdict(&look).await, "follow");
+        let lookup = Claim { intent: ClaimIntent::Look, ..world.duplicate(column, "looked for", &record) };
+        assert_eq!(world.verdict(&lookup).await, "follow");
         assert_eq!(world.found(record.key).await, record);
     }
 }
@@ -475,7 +474,7 @@ pub(super) async fn a_record_that_only_the_index_finds_is_replaced(world: SuiteW
     world.delivered(&receipt, world.now()).await.unwrap();
     let new = world.take(&world.keyless("pay")).await;
     assert_ne!(new.key, old.key, "another run");
-    assert!(world.is_absent(old.key).await, "nobody can find it any more");
+    assert!(world.is_absent(old.key).await, "it can no longer be found");
     assert_eq!(world.ask(&world.keyless("pay")).await, ClaimVerdict::Follow(new.key), "the index has moved");
     assert_eq!(world.ask(&world.call_id("with an id", "pay")).await, ClaimVerdict::Follow(new.key));
 }

@@ -49,18 +49,18 @@ pub(super) async fn a_version_is_never_given_twice(world: SuiteWorld) {
         latest = second;
         assert!(given.insert(first) && given.insert(second), "after a removal too");
         // A holder of an old version must not mistake the new document for the one it knows.
-        let anew = written(put(&*world.first(), &name, None, "b").await);
+        let recreated = written(put(&*world.first(), &name, None, "b").await);
         for old in &given {
             assert!(matches!(
                 put(&*world.second(), &name, Some(*old), "c").await,
                 DocumentWriteOutcome::Stale(Some(_))
             ));
         }
-        written(remove(&*world.second(), &name, Some(anew)).await);
-        given.insert(anew);
-        latest = latest.max(anew);
+        written(remove(&*world.second(), &name, Some(recreated)).await);
+        given.insert(recreated);
+        latest = latest.max(recreated);
         assert!(matches!(
-            remove(&*world.first(), &name, Some(anew)).await,
+            remove(&*world.first(), &name, Some(recreated)).await,
             DocumentWriteOutcome::Stale(None)
         ));
     }
@@ -72,7 +72,7 @@ pub(super) async fn a_document_is_removed_when_it_expires(world: SuiteWorld) {
         |replaces, expires: Option<Timestamp>| DocumentWrite { replaces, body: Some("x".into()), expires };
     let expires = Some(world.now() + 4 * world.moment());
     let first = written(world.write(&name, write(None, expires)).await.unwrap());
-    if world.stands_still() {
+    if world.has_manual_clock() {
         assert!(world.read(&name).await.unwrap().is_some(), "it lives until then");
     }
     world.pass(5).await;

@@ -9,8 +9,8 @@ use steadfast_core::key::RecordKey;
 use steadfast_core::policy::RecordLifetimes;
 
 use super::world::{
-    FailurePermanence, SuiteWorld, done, failed, lifetimes, release, rules, save, session, tool,
-    unknown_for_good,
+    FailurePermanence, SuiteWorld, done, failed, final_unknown, lifetimes, release, rules, save, session,
+    tool,
 };
 use crate::selection::{FlushTarget, RecordFilter, RecordPage};
 
@@ -23,7 +23,7 @@ pub(super) async fn expired_records_are_absent(world: SuiteWorld) {
             failed: short,
             ..lifetimes()
         }),
-        ("unknown", Some(unknown_for_good()), |short| RecordLifetimes { open: short, ..lifetimes() }),
+        ("unknown", Some(final_unknown()), |short| RecordLifetimes { open: short, ..lifetimes() }),
         ("in flight", None, |short| RecordLifetimes { open: short, ..lifetimes() }),
     ];
     let mut short_lived = Vec::new();
@@ -35,7 +35,7 @@ pub(super) async fn expired_records_are_absent(world: SuiteWorld) {
         if let Some(ending) = ending {
             world.save(&SaveRequest { keep, ..save(&record, ending.clone()) }).await.unwrap();
         }
-        if world.stands_still() {
+        if world.has_manual_clock() {
             assert!(!world.is_absent(record.key).await, "{name} lives until then");
         }
         short_lived.push((name, record));
@@ -61,7 +61,7 @@ pub(super) async fn open_records_are_pinned(world: SuiteWorld) {
     let inflight = world.take(&short(world.keyless("in flight"))).await;
     let lapsed = world.take_and_lapse(short(world.keyless("lapsed"))).await;
     let unknown = world.take(&short(world.keyless("unknown"))).await;
-    world.save(&SaveRequest { keep, ..save(&unknown, unknown_for_good()) }).await.unwrap();
+    world.save(&SaveRequest { keep, ..save(&unknown, final_unknown()) }).await.unwrap();
     world.pass(2).await;
     sweep(&world).await;
     let everything = FlushTarget::Finished(RecordFilter::default());
@@ -79,7 +79,7 @@ pub(super) async fn open_records_are_pinned(world: SuiteWorld) {
 pub(super) async fn an_unknown_outcome_under_hold_stays(world: SuiteWorld) {
     let keep = RecordLifetimes { open: world.moment(), done: world.moment(), ..lifetimes() };
     let record = world.take(&world.explicit("held")).await;
-    world.save(&SaveRequest { keep, hold: true, ..save(&record, unknown_for_good()) }).await.unwrap();
+    world.save(&SaveRequest { keep, hold: true, ..save(&record, final_unknown()) }).await.unwrap();
     world.pass(2).await;
     sweep(&world).await;
     assert_eq!(world.found(record.key).await.expires, None);
@@ -94,13 +94,13 @@ pub(super) async fn a_sweep_comes_to_an_end(world: SuiteWorld) {
         world.save(&SaveRequest { keep, ..save(&record, done("paid")) }).await.unwrap();
         keys.push(record.key);
     }
-    let staying = world.run(&world.keyless("stays"), done("paid")).await.0;
+    let remaining = world.run(&world.keyless("stays"), done("paid")).await.0;
     world.pass(2).await;
     sweep(&world).await;
     for key in keys {
         assert!(world.is_absent(key).await);
     }
-    assert_eq!(world.found(staying.key).await, staying);
+    assert_eq!(world.found(remaining.key).await, remaining);
 }
 
 async fn sweep(world: &SuiteWorld) {
@@ -113,7 +113,7 @@ async fn sweep(world: &SuiteWorld) {
 }
 
 pub(super) async fn a_flush_of_a_key_removes_it_in_any_state(world: SuiteWorld) {
-    for (number, ending) in [None, Some(done("paid")), Some(unknown_for_good())].into_iter().enumerate() {
+    for (number, ending) in [None, Some(done("paid")), Some(final_unknown())].into_iter().enumerate() {
         let arguments = format!("call {number}");
         let record = world.take(&world.keyless(&arguments)).await;
         if let Some(ending) = ending {
@@ -140,7 +140,7 @@ pub(super) async fn a_flush_removes_the_finished_records_of_a_selection(world: S
     let of_tenant =
         make("tenant", |other, claim| Claim { tenant: Some(other.tenant.clone()), ..claim }).await;
     let of_tool = make("tool", |other, claim| Claim { tool: other.tool.clone(), ..claim }).await;
-    let of_nobody = make("nobody", |_, claim| Claim { session: None, tenant: None, ..claim }).await;
+    let unattributed = make("nobody", |_, claim| Claim { session: None, tenant: None, ..claim }).await;
 
     let session = RecordFilter { session: Some(other.session.clone()), ..RecordFilter::default() };
     let tenant = RecordFilter { tenant: Some(other.tenant.clone()), ..RecordFilter::default() };
@@ -152,10 +152,10 @@ pub(super) async fn a_flush_removes_the_finished_records_of_a_selection(world: S
     assert_eq!(flush(none).await, 0, "every part of a selection counts");
     assert_eq!(flush(open).await, 0, "what is open is not finished");
     for (selection, (finished, _), others) in [
-        (session, of_session, [of_tenant.0, of_tool.0, of_nobody.0].as_slice()),
-        (tenant, of_tenant, &[of_tool.0, of_nobody.0]),
-        (by_tool, of_tool, &[of_nobody.0]),
-        (RecordFilter::default(), of_nobody, &[]),
+        (session, of_session, [of_tenant.0, of_tool.0, unattributed.0].as_slice()),
+        (tenant, of_tenant, &[of_tool.0, unattributed.0]),
+        (by_tool, of_tool, &[unattributed.0]),
+        (RecordFilter::default(), unattributed, &[]),
     ] {
         assert_eq!(flush(selection.clone()).await, 1, "{selection:?}");
         assert!(world.is_absent(finished).await, "{selection:?}");
@@ -163,7 +163,7 @@ pub(super) async fn a_flush_removes_the_finished_records_of_a_selection(world: S
             assert!(!world.is_absent(*other).await, "{selection:?}");
         }
     }
-    for (_, open) in [of_session, of_tenant, of_tool, of_nobody] {
+    for (_, open) in [of_session, of_tenant, of_tool, unattributed] {
         assert!(!world.is_absent(open).await, "open ones stay");
     }
     // A removed record is also gone from the index.
@@ -270,7 +270,7 @@ pub(super) async fn a_store_full_of_open_records_reports_it(world: SuiteWorld) {
 
     let [first, second, ..] = records.as_slice() else { panic!("a store of {most} is too small to test") };
     world.release(&release(first)).await.unwrap();
-    assert_eq!(world.verdict(&refused).await, "mine", "what was given back makes room");
+    assert_eq!(world.verdict(&refused).await, "mine", "a released record makes room");
     assert_eq!(world.verdict(&world.keyless("one more")).await, "full");
     world.save(&save(second, done("paid"))).await.unwrap();
     assert_eq!(world.verdict(&world.keyless("one more")).await, "mine", "what is finished makes room");

@@ -10,8 +10,8 @@ use steadfast_core::dedupe::{
 use steadfast_core::policy::RecordLifetimes;
 
 use super::world::{
-    COLUMNS, FailurePermanence, LONG, SuiteWorld, done, failed, lifetimes, long_after, output, release,
-    rules, save, saved, unknown, unknown_for_good,
+    COLUMNS, FailurePermanence, LONG, SuiteWorld, done, failed, final_unknown, lifetimes, long_after, output,
+    release, rules, save, saved, unknown,
 };
 
 pub(super) async fn a_start_is_written_once_and_for_its_owner_only(world: SuiteWorld) {
@@ -47,7 +47,7 @@ pub(super) async fn a_renewal_extends_the_lease_of_its_owner_only(world: SuiteWo
     };
     assert!(after > before && renewed.expires > record.expires && renewed.version == 2);
 
-    world.save(&save(&record, unknown_for_good())).await.unwrap();
+    world.save(&save(&record, final_unknown())).await.unwrap();
     let unknown = world.found(record.key).await;
     assert_eq!(world.renew(&record, &lifetimes()).await.unwrap(), RenewVerdict::MarkedUnknown);
     assert_eq!(world.found(record.key).await, unknown);
@@ -68,7 +68,7 @@ pub(super) async fn a_result_is_saved_under_the_fence(world: SuiteWorld) {
     for column in COLUMNS {
         let record = world.take(&world.leader(column, "fence")).await;
         let stranger = DedupeRecord { owner: world.owner(), ..record.clone() };
-        for ending in [done("stolen"), failed(FailurePermanence::ForGood), unknown_for_good()] {
+        for ending in [done("stolen"), failed(FailurePermanence::ForGood), final_unknown()] {
             let verdict = world.second().save(&save(&stranger, ending)).await.unwrap();
             assert_eq!(verdict, SaveVerdict::FenceLost);
             assert_eq!(world.found(record.key).await, record, "a foreign token writes nothing");
@@ -106,7 +106,7 @@ pub(super) async fn a_save_that_is_repeated_changes_nothing(world: SuiteWorld) {
     for (name, ending, other) in [
         ("done", done("paid"), failed(FailurePermanence::ForGood)),
         ("failed", failed(FailurePermanence::ForGood), done("paid")),
-        ("done for good", done("paid"), unknown_for_good()),
+        ("done for good", done("paid"), final_unknown()),
     ] {
         let claim = world.explicit(name);
         let record = world.take(&claim).await;
@@ -117,8 +117,8 @@ pub(super) async fn a_save_that_is_repeated_changes_nothing(world: SuiteWorld) {
         assert_eq!(world.found(record.key).await, stored, "{name}");
     }
     let record = world.take(&world.explicit("unknown")).await;
-    let receipt = saved(world.save(&save(&record, unknown_for_good())).await.unwrap());
-    assert_eq!(saved(world.save(&save(&record, unknown_for_good())).await.unwrap()), receipt);
+    let receipt = saved(world.save(&save(&record, final_unknown())).await.unwrap());
+    assert_eq!(saved(world.save(&save(&record, final_unknown())).await.unwrap()), receipt);
 }
 
 pub(super) async fn a_late_result_turns_unknown_into_done(world: SuiteWorld) {
@@ -156,12 +156,12 @@ pub(super) async fn a_late_result_turns_unknown_into_done(world: SuiteWorld) {
     }
 }
 
-pub(super) async fn an_owner_that_knows_more_about_the_end_overrides(world: SuiteWorld) {
-    let knowing = [SettleDelay::WhenOwnerReports, SettleDelay::After(LONG), SettleDelay::Settled];
+pub(super) async fn an_owner_that_observed_the_end_overrides(world: SuiteWorld) {
+    let delays = [SettleDelay::WhenOwnerReports, SettleDelay::After(LONG), SettleDelay::Settled];
     for column in COLUMNS {
         let mut before = world.take(&world.leader(column, "end")).await;
         let claimed = before.clone();
-        for (step, settles) in knowing.into_iter().enumerate() {
+        for (step, settles) in delays.into_iter().enumerate() {
             let receipt =
                 saved(world.handle(step as u64).save(&save(&claimed, unknown(settles))).await.unwrap());
             let stored = world.found(claimed.key).await;
@@ -170,7 +170,7 @@ pub(super) async fn an_owner_that_knows_more_about_the_end_overrides(world: Suit
                 (receipt.clone(), before.version + 1),
                 "{settles:?}"
             );
-            for known in &knowing[..=step] {
+            for known in &delays[..=step] {
                 // An announced time does not change.
                 let again = world.save(&save(&claimed, unknown(*known))).await.unwrap();
                 assert_eq!(saved(again), receipt, "{known:?} after {settles:?}");
@@ -194,7 +194,7 @@ pub(super) async fn a_delivered_final_response_stays_delivered(world: SuiteWorld
     world.delivered(&receipt, at).await.unwrap();
     let marked = world.found(record.key).await;
     assert_eq!(marked.delivered, Some(at));
-    saved(world.save(&save(&record, unknown_for_good())).await.unwrap());
+    saved(world.save(&save(&record, final_unknown())).await.unwrap());
     let stored = world.found(record.key).await;
     assert_eq!(
         (stored.delivered, stored.version),
@@ -220,7 +220,7 @@ pub(super) async fn a_save_that_finds_nothing_writes(world: SuiteWorld) {
     }
 }
 
-pub(super) async fn a_save_that_finds_nothing_leaves_a_newer_index_alone(world: SuiteWorld) {
+pub(super) async fn a_save_that_finds_nothing_does_not_change_a_newer_index(world: SuiteWorld) {
     let old = world.take(&world.call_id("old", "pay")).await;
     world.release(&release(&old)).await.unwrap();
     let new = world.take(&world.call_id("new", "pay")).await;
@@ -245,20 +245,20 @@ pub(super) async fn a_save_finds_its_run_through_the_index(world: SuiteWorld) {
 
 pub(super) async fn a_release_affects_only_its_own_claim(world: SuiteWorld) {
     for column in COLUMNS {
-        let record = world.take(&world.leader(column, "given back")).await;
+        let record = world.take(&world.leader(column, "foreign release")).await;
         let foreign = ReleaseRequest { owner: world.owner(), ..release(&record) };
         world.release(&foreign).await.unwrap();
         assert_eq!(world.found(record.key).await, record, "a foreign token removes nothing");
 
         world.release(&release(&record)).await.unwrap();
         assert!(world.is_absent(record.key).await);
-        let second = world.duplicate(column, "given back", &record);
+        let second = world.duplicate(column, "foreign release", &record);
         let taken = world.take(&second).await;
         assert_eq!(taken.key, second.address.own(), "{column:?}");
         world.release(&release(&record)).await.unwrap();
-        assert_eq!(world.found(taken.key).await, taken, "a release that comes again is too late");
+        assert_eq!(world.found(taken.key).await, taken, "a repeated release is too late");
 
-        world.save(&save(&taken, unknown_for_good())).await.unwrap();
+        world.save(&save(&taken, final_unknown())).await.unwrap();
         world.release(&release(&taken)).await.unwrap();
         assert!(world.is_absent(taken.key).await, "the owner knows that nothing ran");
     }
@@ -318,7 +318,7 @@ pub(super) async fn a_response_before_the_end_is_never_marked_as_delivered(world
             world.delivered(&receipt, at).await.unwrap();
             assert_eq!(world.found(record.key).await, record, "{name}: {column:?}");
             // It does not count later either. Only a response from then on does.
-            saved(world.save(&save(&record, unknown_for_good())).await.unwrap());
+            saved(world.save(&save(&record, final_unknown())).await.unwrap());
             let rules = DedupeRules { after_telling: Duration::ZERO, ..rules() };
             let second = Claim { rules, ..world.duplicate(column, &name, &record) };
             assert_eq!(world.verdict(&second).await, "tell final", "{name}: {column:?}");
@@ -340,7 +340,7 @@ pub(super) async fn an_operator_resolves_an_unknown_outcome(world: SuiteWorld) {
     let keep = RecordLifetimes { done: 2 * LONG, ..lifetimes() };
     let rules = || DedupeRules { keep, ..rules() };
     for column in COLUMNS {
-        let (ran, _) = world.run(&world.leader(column, "ran"), unknown_for_good()).await;
+        let (ran, _) = world.run(&world.leader(column, "ran"), final_unknown()).await;
         let verdict = world
             .second()
             .resolve(&ResolutionRequest::by_operator(ran.key, Resolution::Ran), &rules())
@@ -354,10 +354,10 @@ pub(super) async fn an_operator_resolves_an_unknown_outcome(world: SuiteWorld) {
             .resolve(&ResolutionRequest::by_operator(ran.key, Resolution::DidNotRun), &rules())
             .await
             .unwrap();
-        assert_eq!(again, ResolveVerdict::NotUnknown, "there is nothing to resolve any more");
+        assert_eq!(again, ResolveVerdict::NotUnknown, "there is nothing left to resolve");
         assert_eq!(world.found(ran.key).await, resolved);
 
-        let (idle, _) = world.run(&world.leader(column, "did not"), unknown_for_good()).await;
+        let (idle, _) = world.run(&world.leader(column, "did not"), final_unknown()).await;
         let verdict = world
             .resolve(&ResolutionRequest::by_operator(idle.key, Resolution::DidNotRun), &rules())
             .await

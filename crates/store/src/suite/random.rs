@@ -58,7 +58,7 @@ struct RandomHistory<'w> {
     followed: Vec<RecordKey>,
     marks: Vec<(RealAndModel<DeliveryReceipt>, Timestamp)>,
     /// Log of the operations, to understand a failure.
-    story: Vec<String>,
+    log: Vec<String>,
 }
 
 impl<'w> RandomHistory<'w> {
@@ -75,7 +75,7 @@ impl<'w> RandomHistory<'w> {
             receipts: Vec::new(),
             followed: Vec::new(),
             marks: Vec::new(),
-            story: Vec::new(),
+            log: Vec::new(),
         }
     }
 
@@ -124,7 +124,7 @@ impl<'w> RandomHistory<'w> {
         let verdict = store.claim(&claim, &of_store).await.unwrap();
         let sight = |owner: &ClaimOwner| self.world.sight(owner);
         let expected = self.model.claim(&claim, &of_model, sight, now);
-        self.story.push(format!("{claim:?} knowing {of_model:?}: {expected:?}"));
+        self.log.push(format!("{claim:?} knowing {of_model:?}: {expected:?}"));
         self.claims.push(claim);
         self.same(&self.timeless_verdict(&verdict), &self.timeless_verdict(&expected));
         match (verdict, expected) {
@@ -156,7 +156,7 @@ impl<'w> RandomHistory<'w> {
     fn span(&mut self) -> Duration {
         match self.random.below(4) {
             0 => Duration::ZERO,
-            1 if self.world.stands_still() => 2 * self.world.moment(),
+            1 if self.world.has_manual_clock() => 2 * self.world.moment(),
             _ => LONG,
         }
     }
@@ -170,7 +170,7 @@ impl<'w> RandomHistory<'w> {
         rules.linger = self.span();
         rules.settle = self.span();
         rules.keep = RecordLifetimes { lease: self.span(), ..lifetimes() };
-        if self.world.stands_still() {
+        if self.world.has_manual_clock() {
             // An open record must not end before it is checked.
             rules.keep.done = self.span().max(self.world.moment());
             rules.keep.open = self.span().max(self.world.moment());
@@ -267,7 +267,7 @@ impl<'w> RandomHistory<'w> {
         let (store, now) = (self.world.handle(self.random.next()), self.world.now());
         let verdict = store.save(&of(&claimed.real)).await.unwrap();
         let expected = self.model.save(&of(&claimed.model), now);
-        self.story.push(format!("save {ending:?} as {:?}: {expected:?}", claimed.real.owner));
+        self.log.push(format!("save {ending:?} as {:?}: {expected:?}", claimed.real.owner));
         match (verdict, expected) {
             (SaveVerdict::Saved(real), SaveVerdict::Saved(model)) => {
                 self.same(&self.timeless_receipt(&real), &self.timeless_receipt(&model));
@@ -304,7 +304,7 @@ impl<'w> RandomHistory<'w> {
         let Some(claimed) = self.some_claimed() else { return };
         let index = if self.random.one_in(4) { None } else { claimed.real.index };
         let release = ReleaseRequest { key: claimed.real.key, index, owner: claimed.real.owner };
-        self.story.push(format!("{release:?}"));
+        self.log.push(format!("{release:?}"));
         self.world.handle(self.random.next()).release(&release).await.unwrap();
         self.model.release(&release);
     }
@@ -314,7 +314,7 @@ impl<'w> RandomHistory<'w> {
         let (store, now) = (self.world.handle(self.random.next()), self.world.now());
         let verdict = store.start(claimed.real.key, &claimed.real.owner).await.unwrap();
         let expected = self.model.start(&claimed.model.key, &claimed.model.owner, now);
-        self.story.push(format!("start as {:?}: {expected:?}", claimed.real.owner));
+        self.log.push(format!("start as {:?}: {expected:?}", claimed.real.owner));
         self.same(&verdict, &expected);
     }
 
@@ -323,7 +323,7 @@ impl<'w> RandomHistory<'w> {
         let (store, now) = (self.world.handle(self.random.next()), self.world.now());
         let verdict = store.renew(&claimed.real, &lifetimes()).await.unwrap();
         let expected = self.model.renew(&claimed.model, &lifetimes(), RecordAbsence::Removed, now);
-        self.story.push(format!("renew as {:?}: {expected:?}", claimed.real.owner));
+        self.log.push(format!("renew as {:?}: {expected:?}", claimed.real.owner));
         self.same(&verdict, &expected);
     }
 
@@ -333,8 +333,8 @@ impl<'w> RandomHistory<'w> {
         let Some(receipt) = self.random.pick(&self.receipts[recent..]).cloned() else { return };
         let at = self.world.now();
         // With real time, a span of zero ended long ago, and a long one is far from its end.
-        let at = if self.world.stands_still() { at } else { at + LONG / 2 };
-        self.story.push(format!("delivered {:?}", receipt.model));
+        let at = if self.world.has_manual_clock() { at } else { at + LONG / 2 };
+        self.log.push(format!("delivered {:?}", receipt.model));
         if self.random.one_in(3) {
             // The process knows of the delivery, and the store gets it later, or never.
             self.marks.push((receipt, at));
@@ -356,7 +356,7 @@ impl<'w> RandomHistory<'w> {
             |owner| self.world.sight(owner),
             now,
         );
-        self.story.push(format!("{resolution:?} {:?}: {expected:?}", real.key));
+        self.log.push(format!("{resolution:?} {:?}: {expected:?}", real.key));
         self.same(&self.timeless_resolution(verdict), &self.timeless_resolution(expected));
     }
 
@@ -366,7 +366,7 @@ impl<'w> RandomHistory<'w> {
         if !self.random.one_in(4) {
             return;
         }
-        self.story.push(format!("flush {key:?}"));
+        self.log.push(format!("flush {key:?}"));
         let flushed = self.world.handle(self.random.next()).flush(&FlushTarget::Key(key)).await.unwrap();
         let found = self.model.get(&key).map(|record| record.index);
         self.same(&flushed, &u64::from(found.is_some()));
@@ -382,7 +382,7 @@ impl<'w> RandomHistory<'w> {
         if self.world.ends_with_process() && process != self.world.owner().process {
             let owner = claim.owner.clone();
             if self.world.sight(&owner) == LeaseOwnerState::Alive {
-                self.story.push(format!("the end of {process:?}"));
+                self.log.push(format!("the end of {process:?}"));
                 self.world.kill(&process);
             }
         }
@@ -390,18 +390,18 @@ impl<'w> RandomHistory<'w> {
 
     /// Advances the time, if it is manual, and sweeps now and then.
     async fn pass(&mut self) {
-        if !self.world.stands_still() {
+        if !self.world.has_manual_clock() {
             return;
         }
         self.world.pass(1).await;
-        self.story.push("a moment passes".into());
+        self.log.push("a moment passes".into());
         while self.world.sweep().await.unwrap().more {}
         self.model.sweep(self.world.now());
     }
 
     async fn compare_records(&mut self) {
         // Reading everything after every step is slow on a server.
-        if !self.world.stands_still() && !self.step.is_multiple_of(10) {
+        if !self.world.has_manual_clock() && !self.step.is_multiple_of(10) {
             return;
         }
         let selection = RecordFilter { session: Some(self.session.clone()), ..RecordFilter::default() };
@@ -415,9 +415,9 @@ impl<'w> RandomHistory<'w> {
 
     fn same<T: PartialEq + std::fmt::Debug>(&self, found: &T, expected: &T) {
         if found != expected {
-            let story = self.story.join("\n");
+            let log = self.log.join("\n");
             panic!(
-                "{story}\n\nhistory {}, step {}: the store says\n{found:#?}\nthe reference says\n{expected:#?}",
+                "{log}\n\nhistory {}, step {}: the store says\n{found:#?}\nthe reference says\n{expected:#?}",
                 self.seed, self.step
             );
         }
@@ -425,7 +425,7 @@ impl<'w> RandomHistory<'w> {
 
     fn timeless_resolution(&self, verdict: ResolveVerdict) -> ResolveVerdict {
         match verdict {
-            ResolveVerdict::NotSettled(left) if !self.world.stands_still() => {
+            ResolveVerdict::NotSettled(left) if !self.world.has_manual_clock() => {
                 ResolveVerdict::NotSettled(left.map(|_| Duration::ZERO))
             }
             ResolveVerdict::NotSettled(_) | ResolveVerdict::Resolved | ResolveVerdict::NotUnknown => verdict,
@@ -435,13 +435,13 @@ impl<'w> RandomHistory<'w> {
     fn timeless_verdict(&self, verdict: &ClaimVerdict) -> ClaimVerdict {
         match verdict {
             ClaimVerdict::Acquired(record) => ClaimVerdict::Acquired(Arc::new(self.timeless(record))),
-            ClaimVerdict::Replay(replay) if !self.world.stands_still() => {
+            ClaimVerdict::Replay(replay) if !self.world.has_manual_clock() => {
                 let mut replay = replay.clone();
                 replay.age = Duration::ZERO;
                 replay.receipt = self.timeless_receipt(&replay.receipt);
                 ClaimVerdict::Replay(replay)
             }
-            ClaimVerdict::Unknown(status) if !self.world.stands_still() => {
+            ClaimVerdict::Unknown(status) if !self.world.has_manual_clock() => {
                 let mut status = status.clone();
                 status.end = match status.end {
                     SettleStatus::Settled => SettleStatus::Settled,
@@ -465,7 +465,7 @@ impl<'w> RandomHistory<'w> {
 
     /// Returns a record without the parts that depend on the millisecond.
     fn timeless(&self, record: &DedupeRecord) -> DedupeRecord {
-        if self.world.stands_still() {
+        if self.world.has_manual_clock() {
             return record.clone();
         }
         DedupeRecord {
@@ -489,7 +489,7 @@ impl<'w> RandomHistory<'w> {
 
     /// A record that was lost starts again with a version made from the time.
     fn timeless_version(&self, version: u64) -> u64 {
-        if self.world.stands_still() { version } else { version.min(1_000_000) }
+        if self.world.has_manual_clock() { version } else { version.min(1_000_000) }
     }
 }
 

@@ -12,7 +12,7 @@ use steadfast_core::policy::RecordLifetimes;
 use tokio::task::JoinHandle;
 
 use super::world::{
-    FailurePermanence, SuiteWorld, done, failed, lifetimes, release, rules, save, unknown, unknown_for_good,
+    FailurePermanence, SuiteWorld, done, failed, final_unknown, lifetimes, release, rules, save, unknown,
     within,
 };
 use crate::StateStore;
@@ -22,7 +22,7 @@ pub(super) async fn a_settled_record_is_not_waited_for(world: SuiteWorld) {
     let nothing = world.explicit("nothing").address.own();
     let (answered, _) = world.run(&world.explicit("done"), done("paid")).await;
     let (refused, _) = world.run(&world.explicit("failed"), failed(FailurePermanence::ForNow)).await;
-    let (unknown_at_last, _) = world.run(&world.explicit("unknown"), unknown_for_good()).await;
+    let (unknown_at_last, _) = world.run(&world.explicit("unknown"), final_unknown()).await;
     let (cut, _) = world.run(&world.explicit("cut"), unknown(SettleDelay::WhenOwnerReports)).await;
     let lapsed = world.take_and_lapse(world.explicit("lapsed")).await;
     for key in [nothing, answered.key, refused.key, unknown_at_last.key, cut.key, lapsed.key] {
@@ -111,14 +111,14 @@ impl FlightEnd {
         match self {
             Self::Done => drop(store.save(&save(record, done("paid"))).await.unwrap()),
             Self::Failed => drop(store.save(&save(record, failed(FailurePermanence::ForNow))).await.unwrap()),
-            Self::Unknown => drop(store.save(&save(record, unknown_for_good())).await.unwrap()),
+            Self::Unknown => drop(store.save(&save(record, final_unknown())).await.unwrap()),
             Self::Cut => {
                 drop(store.save(&save(record, unknown(SettleDelay::WhenOwnerReports))).await.unwrap())
             }
             Self::Released => store.release(&release(record)).await.unwrap(),
             Self::Flushed => assert_eq!(store.flush(&FlushTarget::Key(record.key)).await.unwrap(), 1),
             Self::SettledByOperator => {
-                store.save(&save(record, unknown_for_good())).await.unwrap();
+                store.save(&save(record, final_unknown())).await.unwrap();
                 let resolution = Resolution::DidNotRun;
                 let resolved = world
                     .second()

@@ -33,7 +33,7 @@ pub(super) const LONG: Duration = Duration::from_secs(3600);
 
 /// Time limit for an event that must come. Only a store that never causes it reaches this limit, even on a slow
 /// machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A store and its users.
 pub(super) struct SuiteWorld {
@@ -119,7 +119,7 @@ impl SuiteWorld {
     }
 
     /// Returns true if time is manual.
-    pub(super) fn stands_still(&self) -> bool {
+    pub(super) fn has_manual_clock(&self) -> bool {
         match self.fixture.time {
             TimeModel::Manual(_) => true,
             TimeModel::Real { .. } => false,
@@ -251,11 +251,11 @@ impl SuiteWorld {
 
     /// Claims through the second handle, and returns the verdict as a word.
     pub(super) async fn verdict(&self, claim: &Claim) -> &'static str {
-        self.verdict_knowing(&LocalKnowledge::default(), claim).await
+        self.verdict_with(&LocalKnowledge::default(), claim).await
     }
 
     /// Does the same for a process with this additional knowledge.
-    pub(super) async fn verdict_knowing(&self, known: &LocalKnowledge, claim: &Claim) -> &'static str {
+    pub(super) async fn verdict_with(&self, known: &LocalKnowledge, claim: &Claim) -> &'static str {
         word(&self.second().claim(claim, known).await.unwrap())
     }
 
@@ -263,19 +263,21 @@ impl SuiteWorld {
     pub(super) async fn unknown_status(&self, claim: &Claim) -> UnknownOutcomeStatus {
         let verdict = self.ask(claim).await;
         let word = word(&verdict);
-        let ClaimVerdict::Unknown(status) = verdict else { panic!("expected to be told, got {word}") };
+        let ClaimVerdict::Unknown(status) = verdict else {
+            panic!("expected an unknown outcome, got {word}")
+        };
         *status
     }
 
     /// Returns true if this can be the rest of a span that began with the last write: all of it with manual time,
     /// some of it with real time.
     pub(super) fn is_left(&self, left: Option<Duration>, of: Duration) -> bool {
-        if self.stands_still() { left == Some(of) } else { left.is_some_and(|left| left <= of) }
+        if self.has_manual_clock() { left == Some(of) } else { left.is_some_and(|left| left <= of) }
     }
 
     /// Claims a key that must be free.
     pub(super) async fn take(&self, claim: &Claim) -> DedupeRecord {
-        mine(self.ask(claim).await)
+        acquired(self.ask(claim).await)
     }
 
     /// Claims a key that must be free, and lets the lease end.
@@ -311,8 +313,8 @@ impl SuiteWorld {
 
 /// Waits for an event that must come.
 pub(super) async fn within<F: Future>(event: &str, future: F) -> F::Output {
-    let came = tokio::time::timeout(PATIENCE, future).await;
-    came.unwrap_or_else(|_| panic!("{event}: nothing came within {PATIENCE:?}"))
+    let outcome = tokio::time::timeout(TEST_TIMEOUT, future).await;
+    outcome.unwrap_or_else(|_| panic!("{event}: nothing came within {TEST_TIMEOUT:?}"))
 }
 
 /// Returns a verdict as a word, as the table has it.
@@ -339,7 +341,7 @@ pub(super) fn word(verdict: &ClaimVerdict) -> &'static str {
     }
 }
 
-pub(super) fn mine(verdict: ClaimVerdict) -> DedupeRecord {
+pub(super) fn acquired(verdict: ClaimVerdict) -> DedupeRecord {
     let word = word(&verdict);
     let ClaimVerdict::Acquired(record) = verdict else { panic!("expected mine, got {word}") };
     Arc::unwrap_or_clone(record)
@@ -384,7 +386,7 @@ pub(super) fn unknown(settles: SettleDelay) -> RunOutcome {
 }
 
 /// An unknown outcome of an attempt that has ended.
-pub(super) fn unknown_for_good() -> RunOutcome {
+pub(super) fn final_unknown() -> RunOutcome {
     unknown(SettleDelay::Settled)
 }
 

@@ -113,7 +113,7 @@ const BROKEN: &[(BrokenStoreFault, &[&str])] = &[
             "a_lapsed_claim_that_was_not_started_is_mine",
             "a_lapsed_run_that_is_safe_to_repeat_is_taken_over",
             "a_lapsed_run_that_is_not_safe_to_repeat_is_reported_as_unknown",
-            "an_attempt_whose_owner_is_gone_is_settled_after_a_time",
+            "an_attempt_of_a_dead_owner_settles_after_a_time",
             "an_abandoned_run_is_recorded_as_unknown_once",
             "a_follower_is_woken_when_the_lease_ends",
             "random_histories_match_the_reference",
@@ -138,7 +138,7 @@ const BROKEN: &[(BrokenStoreFault, &[&str])] = &[
     ),
     (
         BrokenStoreFault::IgnoresKnownDeliveries,
-        &["a_delivery_that_the_store_does_not_know_counts", "random_histories_match_the_reference"],
+        &["a_delivery_that_is_not_in_the_store_counts", "random_histories_match_the_reference"],
     ),
     (
         BrokenStoreFault::SeesNoDoubleDispatch,
@@ -159,7 +159,7 @@ const BROKEN: &[(BrokenStoreFault, &[&str])] = &[
     ),
     (
         BrokenStoreFault::ReplaysEveryFailure,
-        &["a_failure_is_replayed_as_the_rules_say", "random_histories_match_the_reference"],
+        &["a_failure_is_replayed_according_to_the_rules", "random_histories_match_the_reference"],
     ),
     (BrokenStoreFault::RunsAfterUnknown, &["an_unknown_outcome_is_reported"]),
     (
@@ -170,8 +170,8 @@ const BROKEN: &[(BrokenStoreFault, &[&str])] = &[
         BrokenStoreFault::TakesCutForOver,
         &[
             "an_attempt_that_may_still_take_effect_is_reported_as_pending",
-            "an_attempt_whose_owner_is_gone_is_settled_after_a_time",
-            "an_owner_that_knows_more_about_the_end_overrides",
+            "an_attempt_of_a_dead_owner_settles_after_a_time",
+            "an_owner_that_observed_the_end_overrides",
             "a_response_before_the_end_is_never_marked_as_delivered",
             "a_call_cannot_be_resolved_as_not_run_before_its_end",
             "random_histories_match_the_reference",
@@ -189,7 +189,7 @@ const BROKEN: &[(BrokenStoreFault, &[&str])] = &[
     (
         BrokenStoreFault::ForgetsWhoSeesTheEnd,
         &[
-            "an_attempt_whose_owner_would_have_seen_its_end_is_settled_by_then",
+            "an_attempt_settles_when_its_owner_would_have_observed_its_end",
             "random_histories_match_the_reference",
         ],
     ),
@@ -197,7 +197,7 @@ const BROKEN: &[(BrokenStoreFault, &[&str])] = &[
         BrokenStoreFault::TakesGoneForOver,
         &[
             "a_lapsed_run_that_is_not_safe_to_repeat_is_reported_as_unknown",
-            "an_attempt_whose_owner_is_gone_is_settled_after_a_time",
+            "an_attempt_of_a_dead_owner_settles_after_a_time",
             "random_histories_match_the_reference",
         ],
     ),
@@ -242,7 +242,7 @@ const BROKEN: &[(BrokenStoreFault, &[&str])] = &[
         BrokenStoreFault::TakesUnknownForFinal,
         &[
             "a_late_result_turns_unknown_into_done",
-            "an_owner_that_knows_more_about_the_end_overrides",
+            "an_owner_that_observed_the_end_overrides",
             "random_histories_match_the_reference",
         ],
     ),
@@ -250,7 +250,7 @@ const BROKEN: &[(BrokenStoreFault, &[&str])] = &[
         BrokenStoreFault::SavesOnlyWhatIsThere,
         &["a_save_that_finds_nothing_writes", "random_histories_match_the_reference"],
     ),
-    (BrokenStoreFault::SavesOverTheIndex, &["a_save_that_finds_nothing_leaves_a_newer_index_alone"]),
+    (BrokenStoreFault::SavesOverTheIndex, &["a_save_that_finds_nothing_does_not_change_a_newer_index"]),
     (
         BrokenStoreFault::OwnersIgnoreTheIndex,
         &[
@@ -347,17 +347,17 @@ const BROKEN: &[(BrokenStoreFault, &[&str])] = &[
 
 #[test]
 fn each_broken_store_fails_the_cases_that_watch_its_promise() {
-    let mut unseen = Vec::new();
+    let mut undetected = Vec::new();
     for (fault, cases) in BROKEN {
         for name in *cases {
             let case =
                 CASES.iter().find(|case| case.name == *name).unwrap_or_else(|| panic!("no case {name}"));
             if passes(case, *fault) {
-                unseen.push((fault, name));
+                undetected.push((fault, name));
             }
         }
     }
-    assert!(unseen.is_empty(), "these faults were not seen: {unseen:#?}");
+    assert!(undetected.is_empty(), "these faults were not seen: {undetected:#?}");
 }
 
 #[test]
@@ -463,7 +463,7 @@ impl BrokenStore {
         }
     }
 
-    async fn spoilt(&self, claim: &Claim) -> Claim {
+    async fn altered(&self, claim: &Claim) -> Claim {
         let mut claim = claim.clone();
         claim.rules.keep = self.keep(claim.rules.keep);
         let number = self.count.fetch_add(1, Ordering::SeqCst);
@@ -508,8 +508,8 @@ impl BrokenStore {
         Arc::clone(self.locks.lock().entry(key).or_default())
     }
 
-    async fn claim_somehow(&self, claim: &Claim, known: &LocalKnowledge) -> ClaimVerdict {
-        let claim = self.spoilt(claim).await;
+    async fn claim_broken(&self, claim: &Claim, known: &LocalKnowledge) -> ClaimVerdict {
+        let claim = self.altered(claim).await;
         let mut known = known.clone();
         match self.fault {
             BrokenStoreFault::IgnoresKnownDeliveries => known.delivered.clear(),
@@ -524,8 +524,8 @@ impl BrokenStore {
             self.forget(oldest).await;
         }
         if self.is(BrokenStoreFault::DecidesOnAnEarlierLook) && claim.intent != ClaimIntent::Look {
-            let look = Claim { intent: ClaimIntent::Look, ..claim.clone() };
-            let verdict = self.inner.claim(&look, known).await.unwrap();
+            let lookup = Claim { intent: ClaimIntent::Look, ..claim.clone() };
+            let verdict = self.inner.claim(&lookup, known).await.unwrap();
             tokio::task::yield_now().await;
             if verdict != ClaimVerdict::Nothing {
                 return verdict;
@@ -555,7 +555,7 @@ impl BrokenStore {
         verdict
     }
 
-    async fn save_somehow(&self, save: &SaveRequest) -> SaveVerdict {
+    async fn save_broken(&self, save: &SaveRequest) -> SaveVerdict {
         let mut save = save.clone();
         let key = save.claimed.key;
         save.keep = self.keep(save.keep);
@@ -597,7 +597,7 @@ impl BrokenStore {
         records.len() as u64
     }
 
-    async fn settle_somehow(&self, key: RecordKey) {
+    async fn settle_broken(&self, key: RecordKey) {
         let in_flight = match self.found(key).await {
             Some(record) => record.state == DedupeState::Inflight && self.is(BrokenStoreFault::LosesWakeUps),
             None => false,
@@ -621,7 +621,7 @@ impl StateStore for BrokenStore {
     fn claim<'a>(&'a self, claim: &'a Claim, known: &'a LocalKnowledge) -> StoreFuture<'a, ClaimVerdict> {
         Box::pin(async move {
             if !self.is(BrokenStoreFault::LocksAsItGoes) {
-                return Ok(self.claim_somehow(claim, known).await);
+                return Ok(self.claim_broken(claim, known).await);
             }
             let own = self.lock_of(claim.address.own());
             let _own = own.lock().await;
@@ -633,7 +633,7 @@ impl StateStore for BrokenStore {
                 Some(other) => Some(other.lock().await),
                 None => None,
             };
-            Ok(self.claim_somehow(claim, known).await)
+            Ok(self.claim_broken(claim, known).await)
         })
     }
 
@@ -661,7 +661,7 @@ impl StateStore for BrokenStore {
     }
 
     fn save<'a>(&'a self, save: &'a SaveRequest) -> StoreFuture<'a, SaveVerdict> {
-        Box::pin(async move { Ok(self.save_somehow(save).await) })
+        Box::pin(async move { Ok(self.save_broken(save).await) })
     }
 
     fn release<'a>(&'a self, release: &'a ReleaseRequest) -> StoreFuture<'a, ()> {
@@ -714,7 +714,7 @@ impl StateStore for BrokenStore {
     }
 
     fn settled<'a>(&'a self, key: RecordKey) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
-        Box::pin(self.settle_somehow(key))
+        Box::pin(self.settle_broken(key))
     }
 
     fn record(&self, key: RecordKey) -> StoreFuture<'_, Option<DedupeRecord>> {

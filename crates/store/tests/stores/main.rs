@@ -17,14 +17,14 @@ async fn memory() -> StoreFixture {
 /// A fixture for a store with these options.
 fn memory_with(make: impl FnOnce(MemoryOptions) -> Arc<dyn StateStore>) -> StoreFixture {
     let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_000_000_000)));
-    let mortals = Arc::new(SimulatedProcesses::default());
+    let simulated = Arc::new(SimulatedProcesses::default());
     let most = 300;
-    let options = MemoryOptions { most, sight: mortals.clone(), ..MemoryOptions::new(clock.clone()) };
+    let options = MemoryOptions { most, sight: simulated.clone(), ..MemoryOptions::new(clock.clone()) };
     StoreFixture {
         store: make(options),
         second: None,
         time: TimeModel::Manual(clock),
-        leases: LeaseModel::Process(mortals),
+        leases: LeaseModel::Process(simulated),
         most: Some(most),
         histories: 200,
         keep: Box::new(()),

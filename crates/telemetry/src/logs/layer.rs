@@ -160,16 +160,16 @@ mod tests {
 
     const TOKEN: &str = "ghp_16C7e42F292c6912E7710c838347Ae178B4a";
 
-    fn written(level: LogLineLevel, tell: impl FnOnce()) -> String {
+    fn written(level: LogLineLevel, emit: impl FnOnce()) -> String {
         let paper = CapturedOutput::default();
         let logs = LogSink::to(paper.clone(), level, LogLineFormat::Json).unwrap();
-        tracing::subscriber::with_default(tracing_subscriber::registry().with(logs.layer()), tell);
-        assert!(logs.flush(crate::tests::PATIENCE));
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(logs.layer()), emit);
+        assert!(logs.flush(crate::tests::TEST_TIMEOUT));
         paper.text()
     }
 
     #[test]
-    fn events_of_tracing_become_lines_like_our_own() {
+    fn events_of_tracing_become_lines_like_those_of_the_engine() {
         let text = written(LogLineLevel::Info, || {
             tracing::warn!(event = "hook.failed", hook = "before", tries = 3_u64, late = true, "it goes on");
             tracing::debug!("not this one");
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn sf_6_events_of_tracing_leave_redacted() {
+    fn sf_6_events_of_tracing_are_redacted() {
         let text = written(LogLineLevel::Trace, || {
             tracing::error!(
                 password = "hunter2",

@@ -186,7 +186,7 @@ fn quoted(format: LogLineFormat, text: &str, out: &mut String) {
 
 /// Returns the part of a text that decides how it is shown.
 fn beginning(text: &str) -> &str {
-    let mut end = text.len().min(LOOKED_AT);
+    let mut end = text.len().min(SEARCHED_BYTES);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
@@ -209,7 +209,7 @@ fn json_string(text: &str, out: &mut String) {
 const MOST_BYTES: usize = 512;
 
 /// More than [`steadfast_redact::excerpt`] reads to find the part to show.
-const LOOKED_AT: usize = 5 * MOST_BYTES;
+const SEARCHED_BYTES: usize = 5 * MOST_BYTES;
 
 /// Number of texts in the cache, and the longest of them.
 const MOST_KNOWN: usize = 1024;

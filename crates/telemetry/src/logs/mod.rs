@@ -167,7 +167,7 @@ pub(crate) mod tests {
     use parking_lot::Mutex;
 
     use super::*;
-    use crate::tests::PATIENCE;
+    use crate::tests::TEST_TIMEOUT;
 
     /// Records the output.
     #[derive(Clone, Debug, Default)]
@@ -201,7 +201,7 @@ pub(crate) mod tests {
             Timestamp::ZERO,
             &[&[("errorCode", LogField::Text("timeout"))]],
         );
-        assert!(logs.flush(PATIENCE));
+        assert!(logs.flush(TEST_TIMEOUT));
         assert_eq!(
             paper.text(),
             "{\"time\":\"1970-01-01T00:00:00.000Z\",\"level\":\"error\",\"event\":\"loud\",\
@@ -221,7 +221,7 @@ pub(crate) mod tests {
             ("errorCode", LogField::Absent),
         ];
         logs.write(LogLineLevel::Info, "tool_call_retry", Timestamp::ZERO, &[fields]);
-        assert!(logs.flush(PATIENCE));
+        assert!(logs.flush(TEST_TIMEOUT));
         assert_eq!(
             paper.text(),
             "1970-01-01T00:00:00.000Z INFO  tool_call_retry toolName=pay reason=\"two words\\nand a line\" attempt=2 \
@@ -240,7 +240,7 @@ pub(crate) mod tests {
         panic::set_hook(usual);
         assert!(caught.is_err());
         // A panic waits only briefly for its line.
-        assert!(logs.flush(PATIENCE));
+        assert!(logs.flush(TEST_TIMEOUT));
         let text = paper.text();
         assert!(text.contains("no way with [redacted]") && text.contains("\"event\":\"panic\""), "{text}");
         assert!(!text.contains(token), "{text}");

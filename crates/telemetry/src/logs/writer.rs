@@ -97,7 +97,7 @@ fn write_all<L>(
         write(&mut lines);
         // Under load, more lines come at once. To wake this thread for every line would cost the callers more than
         // the line itself.
-        thread::sleep(GATHERING);
+        thread::sleep(FLUSH_DELAY);
     }
 }
 
@@ -112,7 +112,7 @@ const MOST_LINES: usize = 2048;
 /// The approximate number of bytes in one write.
 const MOST_AT_ONCE: usize = 64 << 10;
 /// Time that a line may wait for others.
-const GATHERING: Duration = Duration::from_millis(5);
+const FLUSH_DELAY: Duration = Duration::from_millis(5);
 
 #[cfg(test)]
 mod tests {
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn a_writer_that_cannot_keep_up_drops_lines_and_logs_their_number() {
         let (write_started, is_writing) = mpsc::channel();
-        let (may_go, go) = mpsc::channel();
+        let (go_sender, go) = mpsc::channel();
         let paper = crate::logs::tests::CapturedOutput::default();
         let sink = SlowSink { write_started, go, paper: paper.clone() };
         let make = |line: &String, out: &mut String| out.push_str(line);
@@ -152,8 +152,8 @@ mod tests {
         for _ in 0..MOST_LINES + 3 {
             writer.write("more\n".to_owned());
         }
-        drop(may_go);
-        assert!(writer.flush(crate::tests::PATIENCE));
+        drop(go_sender);
+        assert!(writer.flush(crate::tests::TEST_TIMEOUT));
         let text = paper.text();
         assert!(text.starts_with("first\n3 lost\nmore\n"), "{}", &text[..40]);
         assert_eq!(text.lines().count(), MOST_LINES + 2);

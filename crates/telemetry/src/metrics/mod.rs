@@ -30,7 +30,7 @@ pub struct Namespace(Box<str>);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the namespace of metrics must be letters, digits and `_`, not beginning with a digit, and at most 64 of them; \
-     `steadfast` is what it is unless you set it"
+     the default is `steadfast`"
 )]
 pub struct InvalidNamespace;
 

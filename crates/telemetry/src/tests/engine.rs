@@ -158,7 +158,7 @@ async fn a_call_is_a_span_with_a_child_for_each_attempt_and_each_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_spans_the_callers_trace_is_passed_on_as_it_came() {
+async fn without_spans_the_callers_trace_is_passed_on_unchanged() {
     let telemetry = Arc::new(Telemetry::start(Options::default()).unwrap());
     let engine = Engine::builder().clock(Arc::new(RuntimeClock::new())).listener(telemetry).start().await;
     let mut call = pay(1, "k");

@@ -88,7 +88,7 @@ fn every_notice() -> Vec<(CallNotice, Option<&'static str>, Option<&'static str>
             Some("tool_call_conflict"),
             Some("tool_idempotency_conflicts_total{tool=\"bank/pay\"} 1"),
         ),
-        (CallNotice::ApprovalAsked, Some("tool_call_approval_asked"), None),
+        (CallNotice::ApprovalRequested, Some("tool_call_approval_asked"), None),
         (CallNotice::ApprovalEnded { granted: true }, Some("tool_call_approval_ended"), None),
         (CallNotice::AttemptStarted { attempt: 1, at: AT }, Some("tool_call_attempt_start"), None),
         (
@@ -156,7 +156,7 @@ fn every_notice() -> Vec<(CallNotice, Option<&'static str>, Option<&'static str>
             Some("tool_events_total{tool=\"bank/pay\",event=\"tool_call_store_failed\"} 1"),
         ),
         (
-            CallNotice::WouldHave(ShadowDecision::Refused(Code::CircuitOpen)),
+            CallNotice::Shadowed(ShadowDecision::Refused(Code::CircuitOpen)),
             Some("tool_call_shadow"),
             Some("tool_events_total{tool=\"bank/pay\",event=\"tool_call_shadow\"} 1"),
         ),
@@ -183,7 +183,7 @@ fn number(notice: &CallNotice) -> usize {
         CallNotice::Replayed { .. } => 3,
         CallNotice::TookOver => 4,
         CallNotice::KeyConflict => 5,
-        CallNotice::ApprovalAsked => 6,
+        CallNotice::ApprovalRequested => 6,
         CallNotice::ApprovalEnded { .. } => 7,
         CallNotice::AttemptStarted { .. } => 8,
         CallNotice::AttemptEnded { .. } => 9,
@@ -197,7 +197,7 @@ fn number(notice: &CallNotice) -> usize {
         CallNotice::GuardTripped { .. } => 17,
         CallNotice::FenceLost => 18,
         CallNotice::StoreFailed { .. } => 19,
-        CallNotice::WouldHave(_) => 20,
+        CallNotice::Shadowed(_) => 20,
         CallNotice::ProbeMoved { .. } => 21,
         CallNotice::CallFinished { .. } => 22,
         CallNotice::Verified { .. } => 23,
@@ -285,7 +285,7 @@ async fn tr_13_every_metric_of_the_catalogue_is_shown_with_its_labels() {
 }
 
 #[test]
-fn a_tool_that_times_out_is_no_matter_for_the_watchdog() {
+fn a_tool_timeout_is_not_counted_by_the_watchdog() {
     let harness = TestTelemetry::new();
     let (envelope, policy) = (pay(1, "k"), standard(ToolClass::Mutating));
     let request = request(&envelope, &policy);
@@ -364,17 +364,26 @@ fn tr_13_refused_calls_are_counted_every_time_and_logged() {
     assert_eq!(harness.lines_named("tool_call_malformed")[0]["errorCode"], "invalid_envelope");
 }
 
-fn entry(deed: AuditAction) -> AuditEntry {
+fn entry(action: AuditAction) -> AuditEntry {
     let by = OperatorIdentity::new("ann", OperatorSurface::Cli);
     let on = "bank/pay, password=hunter2hunter2".to_owned();
-    AuditEntry { format: 1, at: AT, by, deed, tenant: None, on, before: None, after: Some("0".to_owned()) }
+    AuditEntry {
+        format: 1,
+        at: AT,
+        by,
+        deed: action,
+        tenant: None,
+        on,
+        before: None,
+        after: Some("0".to_owned()),
+    }
 }
 
 #[test]
 fn operator_actions_are_counted_and_logged() {
     let harness = TestTelemetry::new();
-    for deed in [AuditAction::Approved, AuditAction::Switched, AuditAction::Switched] {
-        harness.telemetry.system_event(&SystemEvent::ByHand(&entry(deed)));
+    for action in [AuditAction::Approved, AuditAction::Switched, AuditAction::Switched] {
+        harness.telemetry.system_event(&SystemEvent::ByHand(&entry(action)));
     }
     harness.assert_counted("steadfast_by_hand_total{deed=\"approved\"} 1");
     harness.assert_counted("steadfast_by_hand_total{deed=\"switched\"} 2");
@@ -392,7 +401,7 @@ async fn operator_actions_are_in_the_feed() {
     let mut reader = harness.telemetry.feed().read(None);
     harness.telemetry.system_event(&SystemEvent::ByHand(&entry(AuditAction::Switched)));
     let next = tokio::time::timeout(Duration::from_secs(1), reader.next()).await;
-    assert!(matches!(&next, Ok(FeedItem::Happened(line)) if line.event == "audit"), "{next:?}");
+    assert!(matches!(&next, Ok(FeedItem::Event(line)) if line.event == "audit"), "{next:?}");
 }
 
 #[test]
@@ -405,7 +414,7 @@ fn requests_that_wait_are_counted_as_they_come_and_go() {
 }
 
 #[test]
-fn processes_of_a_server_are_counted_by_how_they_stand() {
+fn processes_of_a_server_are_counted_by_state() {
     let harness = TestTelemetry::new();
     let metrics = harness.telemetry.metrics();
     metrics.server_changed("files", None, Some("starting"), 0);

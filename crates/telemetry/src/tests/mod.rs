@@ -31,7 +31,7 @@ use crate::spans::CallTracer;
 use crate::{LogLineFormat, LogLineLevel, LogSink, Options, Telemetry};
 
 /// Time limit for the threads that write and push. Only one that hangs reaches it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Telemetry whose lines and spans can be read.
 struct TestTelemetry {
@@ -64,7 +64,7 @@ impl TestTelemetry {
     }
 
     fn text(&self) -> String {
-        assert!(self.telemetry.logs.as_ref().unwrap().flush(PATIENCE));
+        assert!(self.telemetry.logs.as_ref().unwrap().flush(TEST_TIMEOUT));
         self.paper.text()
     }
 

@@ -137,7 +137,7 @@ fn groups(expression: &str) -> Vec<&str> {
 
 /// Returns the metrics of an engine for which everything has happened that can happen, one line of each kind. Its
 /// store and the servers of its gateway are healthy, so those events are added here.
-async fn lived() -> String {
+async fn metrics_after_calls() -> String {
     let harness = TestTelemetry::new();
     let fault = |status| {
         move |_: Attempt| {
@@ -162,10 +162,10 @@ async fn lived() -> String {
     let store = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
     let builder = Engine::builder().clock(clock.clone()).store(store.clone()).policies(Arc::new(policy));
     let engine = builder.listener(harness.telemetry.clone()).start().await;
-    let well = async |_: Attempt| paid();
-    engine.call(called("pay", 1, Some("a")), well).await;
-    engine.call(called("pay", 1, Some("a")), well).await;
-    engine.call(called("pay", 2, Some("a")), well).await;
+    let succeeding = async |_: Attempt| paid();
+    engine.call(called("pay", 1, Some("a")), succeeding).await;
+    engine.call(called("pay", 1, Some("a")), succeeding).await;
+    engine.call(called("pay", 2, Some("a")), succeeding).await;
     // Fails until its breaker opens, and again when it is tried. That costs it its trust, so approval is needed.
     for amount in 0..4 {
         engine.call(called("pay", amount, None), fault(503)).await;
@@ -173,7 +173,7 @@ async fn lived() -> String {
     }
     let key = BreakerKey::Tool(pay(1, "k").tool());
     engine.admin().update_breaker(None, &key, BreakerOverride::Reset, &by).await;
-    engine.call(called("pay", 9, None), well).await;
+    engine.call(called("pay", 9, None), succeeding).await;
     while engine.admin().approvals(None).is_empty() {
         tokio::task::yield_now().await;
     }
@@ -188,7 +188,7 @@ async fn lived() -> String {
     engine.record_report(None, &ToolReport::parse(report, ReportKind::Failure).unwrap());
     harness.telemetry.metrics().show(&StoreCensus::take(&*store, 100).await.unwrap());
     engine.shutdown(Duration::ZERO).await;
-    engine.call(called("pay", 1, None), well).await;
+    engine.call(called("pay", 1, None), succeeding).await;
 
     let mut policy = standard(ToolClass::Mutating);
     policy.modes.trust = EnforcementMode::Off;
@@ -207,7 +207,7 @@ async fn lived() -> String {
     policy.modes = MechanismModes::all(EnforcementMode::Shadow);
     let engine = harness.engine(policy).await;
     for _ in 0..2 {
-        engine.call(called("get", 1, Some("twice")), well).await;
+        engine.call(called("get", 1, Some("twice")), succeeding).await;
     }
 
     let engine = harness.engine(standard(ToolClass::ReadOnly)).await;
@@ -234,8 +234,8 @@ fn series(metrics: &str) -> BTreeMap<&str, Vec<BTreeMap<&str, &str>>> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn alerts_and_dashboard_ask_for_series_that_an_engine_has() {
-    let metrics = lived().await;
+async fn alerts_and_dashboard_query_existing_series() {
+    let metrics = metrics_after_calls().await;
     let series = series(&metrics);
     let queries = queries();
     assert!(queries.len() > 40, "{}", queries.len());
@@ -282,7 +282,7 @@ fn expressions_of_the_dashboard_are_some_that_prometheus_reads() {
 
 #[tokio::test(start_paused = true)]
 async fn promtool_has_one_remark_on_the_metrics() {
-    let metrics = lived().await;
+    let metrics = metrics_after_calls().await;
     // It reads the older text format, in which the name of a counter ends like its samples.
     let counters: BTreeSet<&str> =
         metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter")).collect();

@@ -50,7 +50,7 @@ async fn spans_and_metrics_are_pushed_to_a_collector() {
     let telemetry = Arc::new(Telemetry::start(options).unwrap());
     let engine = Engine::builder().listener(telemetry.clone()).start().await;
     engine.call(pay(1, "k"), async |_: Attempt| paid()).await;
-    telemetry.shutdown(PATIENCE);
+    telemetry.shutdown(TEST_TIMEOUT);
     // On a slow machine, periodic pushes happen before the end, in any number of pieces.
     let (mut spans, mut metrics) = (Vec::new(), Vec::new());
     for (head, body) in pushed.try_iter() {

@@ -92,7 +92,7 @@ async fn tr_15_planted_secrets_are_in_no_log_line_metric_or_span() {
 }
 
 #[tokio::test]
-async fn sf_6_planted_secrets_are_in_nothing_that_is_pushed_but_the_headers_meant_for_it() {
+async fn sf_6_planted_secrets_are_pushed_only_in_the_configured_headers() {
     let (endpoint, pushes) = push::collector();
     let headers = vec![("authorization".to_owned(), Redacted::new("Basic of-the-collector".to_owned()))];
     let otlp = OtlpOptions { headers, ..OtlpOptions::to(endpoint) };
@@ -100,7 +100,7 @@ async fn sf_6_planted_secrets_are_in_nothing_that_is_pushed_but_the_headers_mean
     let telemetry = Arc::new(Telemetry::start(Options { otlp: Some(otlp), ..Options::default() }).unwrap());
     let engine = Engine::builder().listener(telemetry.clone()).start().await;
     make_calls(&engine).await;
-    telemetry.shutdown(PATIENCE);
+    telemetry.shutdown(TEST_TIMEOUT);
     let pushed = pushes.try_iter().map(|(head, body)| head + &String::from_utf8_lossy(&body));
     let text: String = pushed.collect();
     assert!(text.contains("tool_execution") && text.contains("steadfast_tool_calls"), "{text}");

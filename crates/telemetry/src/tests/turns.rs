@@ -64,7 +64,7 @@ pub(super) async fn turn(engine: &Engine, traceparent: Option<&str>, text: &str)
     engine.turn(plan(text), Arc::new(TurnTestTools), options).await.unwrap()
 }
 
-async fn story(engine: &Engine, turned: &TurnResponse) -> TurnTraceView {
+async fn trace_of(engine: &Engine, turned: &TurnResponse) -> TurnTraceView {
     engine.turn_trace(&turned.trace.to_string()).await.unwrap().unwrap()
 }
 
@@ -90,15 +90,15 @@ async fn eh_6_6_the_spans_of_a_turn_have_the_ids_and_the_events_of_its_trace() {
     let harness = TestTelemetry::new();
     let engine = harness.engine(standard(ToolClass::ReadOnly)).await;
     let turned = turn(&engine, Some(CALLER), TRIP).await;
-    let story = story(&engine, &turned).await;
-    assert_eq!(story.spans.len(), 4, "{:#?}", story.spans);
+    let trace_view = trace_of(&engine, &turned).await;
+    assert_eq!(trace_view.spans.len(), 4, "{:#?}", trace_view.spans);
     let spans: BTreeMap<[u8; 8], SpanData> = [harness.spans.named("turn"), harness.spans.named("turn_call")]
         .concat()
         .into_iter()
         .map(|span| (span.span_context.span_id().to_bytes(), span))
         .collect();
     assert_eq!(spans.len(), 4);
-    for recorded in &story.spans {
+    for recorded in &trace_view.spans {
         let span = &spans[&recorded.span_id.to_bytes()];
         assert_eq!(
             span.span_context.trace_id(),
@@ -112,7 +112,7 @@ async fn eh_6_6_the_spans_of_a_turn_have_the_ids_and_the_events_of_its_trace() {
             Timestamp::from_millis(millis(time.duration_since(std::time::UNIX_EPOCH).unwrap()))
         };
         assert_eq!((at(span.start_time), Some(at(span.end_time))), (recorded.started_at, recorded.ended_at));
-        let of_it = story.events.iter().filter(|event| event.span_id == Some(recorded.span_id));
+        let of_it = trace_view.events.iter().filter(|event| event.span_id == Some(recorded.span_id));
         let of_it: Vec<_> = of_it
             .map(|event| (names::turn_event(event.event_type).to_owned(), event.sentence.clone()))
             .collect();
@@ -156,26 +156,31 @@ async fn eh_6_6_the_collector_is_pushed_the_ids_of_the_trace() {
     let telemetry = Arc::new(Telemetry::start(options).unwrap());
     let engine = Engine::builder().listener(telemetry.clone()).start().await;
     let turned = turn(&engine, None, r#"{"calls":[{"id":"a","tool":"t/works"}]}"#).await;
-    telemetry.shutdown(PATIENCE);
-    let story = story(&engine, &turned).await;
+    telemetry.shutdown(TEST_TIMEOUT);
+    let trace_view = trace_of(&engine, &turned).await;
     let spans: Vec<Vec<u8>> =
         pushed.try_iter().filter(|(head, _)| head.contains("/v1/traces")).map(|(_, body)| body).collect();
     let is_pushed =
         |bytes: &[u8]| spans.iter().any(|body| body.windows(bytes.len()).any(|part| part == bytes));
-    let [root, call] = &story.spans[..] else { panic!("{:?}", story.spans) };
-    assert!(is_pushed(&beginning(&story, root, None, "turn")));
-    assert!(is_pushed(&beginning(&story, call, Some(root), "turn_call")));
+    let [root, call] = &trace_view.spans[..] else { panic!("{:?}", trace_view.spans) };
+    assert!(is_pushed(&beginning(&trace_view, root, None, "turn")));
+    assert!(is_pushed(&beginning(&trace_view, call, Some(root), "turn_call")));
     assert!(
-        !is_pushed(&beginning(&story, call, None, "turn_call")),
+        !is_pushed(&beginning(&trace_view, call, None, "turn_call")),
         "the bytes that are looked for mean something"
     );
 }
 
 /// Returns the start of a span in protobuf: the trace, its id, its parent, its name.
-fn beginning(story: &TurnTraceView, span: &TraceSpan, parent: Option<&TraceSpan>, name: &str) -> Vec<u8> {
+fn beginning(
+    trace_view: &TurnTraceView,
+    span: &TraceSpan,
+    parent: Option<&TraceSpan>,
+    name: &str,
+) -> Vec<u8> {
     let field = |tag: u8, bytes: &[u8]| [&[tag, u8::try_from(bytes.len()).unwrap()], bytes].concat();
     [
-        field(0x0a, &story.turn.trace_id.to_bytes()),
+        field(0x0a, &trace_view.turn.trace_id.to_bytes()),
         field(0x12, &span.span_id.to_bytes()),
         parent.map_or_else(Vec::new, |parent| field(0x22, &parent.span_id.to_bytes())),
         field(0x2a, name.as_bytes()),
@@ -235,7 +240,7 @@ async fn turns_at_the_same_time_keep_their_spans_apart_also_in_one_trace() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_that_wants_no_spans_gets_none_of_its_turn() {
+async fn a_turn_with_an_unsampled_parent_has_no_spans() {
     let harness = TestTelemetry::new();
     let engine = harness.engine(standard(ToolClass::ReadOnly)).await;
     turn(&engine, Some(&CALLER.replace("-01", "-00")), TRIP).await;

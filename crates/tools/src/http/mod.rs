@@ -180,7 +180,7 @@ fn cancelled_fault(begin: Instant, under_way: &RequestProgress) -> AttemptError 
         AttemptFault::new(source, "the server had not responded when the request was cancelled")
     } else {
         let source = FaultSource::Transport { error: TransportError::TimedOut, written: false };
-        AttemptFault::new(source, "there was no connection yet when the request was withdrawn")
+        AttemptFault::new(source, "there was no connection yet when the request was cancelled")
     };
     fault.into()
 }

@@ -28,9 +28,8 @@ pub(super) fn fill(
     url: &UrlTemplate,
     params: &str,
 ) -> Result<FilledRequest, ParameterError> {
-    let document = JsonDocument::parse(params.as_bytes(), JsonLimits::PARAMS).map_err(|error| {
-        ParameterError(format!("invalid arguments: they are no JSON that can be read ({error})"))
-    })?;
+    let document = JsonDocument::parse(params.as_bytes(), JsonLimits::PARAMS)
+        .map_err(|error| ParameterError(format!("invalid arguments: they are not valid JSON ({error})")))?;
     let root = document.root();
     if !root.is_object() {
         return Err(ParameterError(format!(
@@ -268,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_go_where_method_and_url_say() {
+    fn parameters_are_placed_by_method_and_url() {
         use HttpMethod::{Delete, Get, Head, Patch, Post, Put};
         let url = "https://h/users/{id}?v={v}";
         let params = r#"{"v":true, "id":"a b", "n":1.50, "l":["x",2,null], "z":null, "e":[]}"#;
@@ -353,7 +352,7 @@ mod tests {
             (Get, "https://h/users/{id}{id}", r#"{"id":"."}"#, "lead to another path"),
             (Get, "https://h/", r#"{"where":{"a":1}}"#, "`where` has an object in it"),
             (Get, "https://h/", r#"{"where":[[1]]}"#, "`where` has an array in it"),
-            (Get, "https://h/", r#"{"a":1,"a":2}"#, "no JSON that can be read"),
+            (Get, "https://h/", r#"{"a":1,"a":2}"#, "not valid JSON"),
             (Post, "https://h/", "[1]", "an array, not an object"),
             (Get, "https://h/{id}", &long, "too long"),
         ] {

@@ -11,7 +11,7 @@ use steadfast_executor::CallResponse;
 use steadfast_tools::{PlainTool, Toolbox};
 
 use crate::{
-    PATIENCE, SECRET, StoppedClock, ToolTestFolder, call, code, content, engine, message, once, soon,
+    SECRET, StoppedClock, TEST_TIMEOUT, ToolTestFolder, call, code, content, engine, message, once, soon,
     standard, tool, toolbox,
 };
 
@@ -50,7 +50,7 @@ async fn a_command_gets_parameters_on_its_input_and_answers_on_its_output() {
 }
 
 #[tokio::test]
-async fn a_command_gets_its_variables_its_folder_and_what_it_may_want_to_know_of_the_attempt() {
+async fn a_command_gets_its_variables_its_folder_and_facts_about_the_attempt() {
     let folder = ToolTestFolder::new();
     let place = &folder.0;
     let more = format!("env = {{ UNITS = \"si\" }}\ncwd = {:?}", place.to_str().unwrap());
@@ -118,8 +118,8 @@ async fn eh_1_5_a_rule_of_the_tool_classifies_an_exit_code() {
         let mut policy = standard(ToolClass::ReadOnly);
         policy.classify = Arc::new(Overrides::new(vec![rule(exit)]).unwrap());
         let called = soon(engine(policy).await.call(call("command", "{}", None), sh(&script))).await;
-        let came = code(&called).map_or_else(|| Ok(content(&called)), Err);
-        assert_eq!((came, called.result.attempts), (expected, attempts), "{called:?}");
+        let actual = code(&called).map_or_else(|| Ok(content(&called)), Err);
+        assert_eq!((actual, called.result.attempts), (expected, attempts), "{called:?}");
     }
 }
 
@@ -247,8 +247,9 @@ mod groups {
     const HANGING: usize = 4;
 
     async fn all_end(watched: Vec<WatchedPidfd>) {
-        let all_ended =
-            tokio::task::spawn_blocking(move || watched.iter().all(|process| process.ends_within(PATIENCE)));
+        let all_ended = tokio::task::spawn_blocking(move || {
+            watched.iter().all(|process| process.ends_within(TEST_TIMEOUT))
+        });
         assert!(soon(all_ended).await.unwrap());
     }
 

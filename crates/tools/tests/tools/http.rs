@@ -90,7 +90,7 @@ async fn an_answer_is_json_text_or_nothing_with_its_status_beside_it() {
 }
 
 #[tokio::test]
-async fn tr_5_a_503_is_tried_again_and_not_before_its_server_wants_it() {
+async fn tr_5_a_503_is_retried_after_the_requested_delay() {
     let server = ToolTestServer::start(|number| match number {
         0 => answer("503 Service Unavailable", "Retry-After: 1\r\n", "busy"),
         _ => answer("200 OK", "", "{}"),
@@ -303,7 +303,7 @@ async fn a_cancelled_request_is_dropped() {
 }
 
 #[tokio::test]
-async fn a_write_that_falls_silent_is_unknown_and_leaves_nothing_open() {
+async fn a_silent_write_has_an_unknown_outcome_and_leaves_nothing_open() {
     let server = ToolTestServer::start(|_| ListenerReply::Hang).await;
     let mut policy = standard(ToolClass::Mutating);
     policy.time.attempt = Duration::from_secs(30);

@@ -27,11 +27,11 @@ use steadfast_process::Leash;
 use steadfast_tools::{PlainTool, Toolbox};
 
 /// Timeout of a test that hangs. Nothing is measured with it.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Waits for a future that must complete.
 async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.expect("it happens in time")
+    tokio::time::timeout(TEST_TIMEOUT, future).await.expect("it happens in time")
 }
 
 /// Returns an engine that uses the time of the runtime, so that a test can stop it.

@@ -273,7 +273,7 @@ fn ten_thousand_dependants_of_one_call_become_ready_at_once_and_run_a_few_at_a_t
 }
 
 #[test]
-fn what_a_turn_holds_is_bounded_whatever_its_calls_say() {
+fn the_memory_of_a_turn_is_bounded_for_all_outputs() {
     let limits =
         TurnLimits { output_bytes: 1_000, stored_bytes: 5_000, parallelism: 100, ..TurnLimits::DEFAULT };
     let calls: Vec<String> = (0..100).map(|call| format!(r#"{{"id":"{call}","tool":"t/a"}}"#)).collect();
@@ -309,7 +309,7 @@ fn what_a_turn_holds_is_bounded_whatever_its_calls_say() {
 }
 
 #[test]
-fn what_is_taken_from_a_missing_path_is_named() {
+fn a_missing_output_path_is_named() {
     let mut stage = TurnHarness::new(
         r#"{"calls":[{"id":"a","tool":"travel/a"},
             {"id":"b","tool":"travel/b","params":{"x":{"$from":"a","path":"/best/0/price"}}}]}"#,
@@ -334,7 +334,7 @@ fn a_ring_of_ten_thousand_is_named_briefly() {
 }
 
 #[test]
-fn too_many_dependencies_and_too_many_mistakes_stay_small() {
+fn messages_about_too_many_dependencies_and_errors_are_bounded() {
     let all: Vec<String> = (0..250).map(|call| format!("\"{call}\"")).collect();
     let dense: Vec<String> = (0..250)
         .map(|call| format!(r#"{{"id":"{call}","tool":"t/a","dependsOn":[{}]}}"#, all[..call].join(",")))
@@ -373,7 +373,7 @@ fn a_long_name_makes_no_long_message() {
 }
 
 #[test]
-fn pointers_reach_what_they_name_and_nothing_else() {
+fn pointers_resolve_only_to_the_named_value() {
     let text = r#"{"a":[10,{"x/y":1,"~":2,"":3}],"":{"":4},"0":5,"-":6,"01":7,"~1":8}"#;
     let cases = [
         ("", Some(text)),

@@ -13,7 +13,7 @@ fn parse(plan: &str, limits: &TurnLimits) -> Result<TurnPlan, String> {
 }
 
 #[test]
-fn a_plan_knows_its_turn_and_its_calls() {
+fn a_plan_has_its_turn_and_its_calls() {
     let plan = parse(ONE, &TurnLimits::DEFAULT).unwrap();
     assert_eq!(plan.turn().map(TurnId::as_str), Some("t-1"));
     assert_eq!(plan.call(&call_id("a")).map(|call| &call.tool), Some(&tool("search")));
@@ -77,7 +77,7 @@ fn a_pointer_may_be_as_long_and_as_deep_as_the_limit() {
 }
 
 #[test]
-fn a_first_choice_is_no_alternative() {
+fn the_first_tool_is_not_an_alternative() {
     let mut stage =
         TurnHarness::new(r#"{"calls":[{"id":"a","tool":"travel/a","alternatives":[{"tool":"travel/b"}]}]}"#);
     let alternatives = |stage: &TurnHarness| {

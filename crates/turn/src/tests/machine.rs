@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn eh_5_1_dependants_of_a_failed_call_are_skipped_and_the_rest_goes_on() {
+fn eh_5_1_dependants_of_a_failed_call_are_skipped_and_other_calls_continue() {
     let mut stage = TurnHarness::new(
         r#"{"calls":[
             {"id":"a","tool":"travel/flight_search"},
@@ -59,12 +59,12 @@ fn a_passing_failure_escalates_if_other_calls_need_its_output() {
         let mut stage = TurnHarness::new(&format!(r#"{{"calls":[{{"id":"a","tool":"travel/a"}}{others}]}}"#));
         stage.fail("a", exhausted());
         assert_eq!(stage.call("a").escalated, escalated, "{others}");
-        assert!(stage.story().iter().any(|event| event.contains(reason)), "{:#?}", stage.story());
+        assert!(stage.sentences().iter().any(|event| event.contains(reason)), "{:#?}", stage.sentences());
     }
 }
 
 #[test]
-fn eh_5_3_a_default_stands_in_for_the_output_that_is_missing() {
+fn eh_5_3_a_default_replaces_the_output_that_is_missing() {
     let plan = r#"{"calls":[
         {"id":"a","tool":"travel/flight_search"},
         {"id":"b","tool":"travel/compare_prices","params":{"best":{"$from":"a","path":"/best/0"},"all":{"$from":"a"}},
@@ -87,7 +87,7 @@ fn eh_5_3_a_default_stands_in_for_the_output_that_is_missing() {
 }
 
 #[test]
-fn eh_5_4_independent_calls_go_on_despite_failures() {
+fn eh_5_4_independent_calls_continue_despite_failures() {
     let mut stage = TurnHarness::new(
         r#"{"calls":[{"id":"a","tool":"travel/flight_search"},{"id":"b","tool":"travel/hotel_search"},
             {"id":"c","tool":"travel/activity_search"}]}"#,
@@ -107,7 +107,7 @@ const THREE_SEARCHES: &str = r#"{"calls":[{"id":"f","tool":"travel/flight_search
     {"id":"late","tool":"travel/create_itinerary","dependsOn":["h"]}]}"#;
 
 #[test]
-fn eh_4_2_the_deadline_returns_what_is_finished() {
+fn eh_4_2_the_deadline_returns_finished_calls() {
     let mut stage =
         TurnHarness::with(THREE_SEARCHES, &stoppable(&["hotel_search"]), SubmissionHistory::First);
     stage.at(50).succeed("f", r#"{"best":1}"#).at(100);
@@ -142,7 +142,7 @@ fn eh_7_4_a_call_that_runs_at_the_deadline_of_the_turn_is_neither_retried_nor_re
     stage.at(25).succeed("h", "{}").at(60);
     assert_eq!(stage.cut, [TurnStep::Cancel { id: call_id("f") }]);
     assert_eq!(stage.result().summary, "Completed hotel search, but flight search timed out");
-    // Its result comes later: it is recorded, and nothing starts any more.
+    // Its result comes later: it is recorded, and nothing else starts.
     stage.fail("f", timed_out());
     assert_eq!(stage.started(), ["f", "h"]);
     stage.assert_event("Failed after the end of the turn: flight_search (timeout)");
@@ -193,7 +193,7 @@ fn an_open_breaker_sends_the_call_to_its_alternative_at_once() {
         TurnHarness::with(plan, &breaker("flight_search", BreakerState::Open), SubmissionHistory::First);
     stage.succeed("x", "1");
     assert_eq!(starts(&stage), ["x", "backup"]);
-    // The candidate that was passed over is tried if its circuit breaker admits calls again.
+    // The skipped candidate is tried if its circuit breaker admits calls again.
     stage.on(TurnEvent::BreakerChanged { tool: tool("flight_search"), state: BreakerState::HalfOpen });
     stage.fail("f", permanent());
     assert_eq!(starts(&stage), ["x", "backup", "flight_search"]);
@@ -233,7 +233,7 @@ fn nothing_runs_twice_when_the_outcome_is_unknown() {
 }
 
 #[test]
-fn eh_4_4_a_time_out_is_in_the_trace_with_its_limit() {
+fn eh_4_4_a_timeout_is_in_the_trace_with_its_limit() {
     let mut stage = TurnHarness::new(r#"{"calls":[{"id":"f","tool":"travel/flight_search"}]}"#);
     stage.fail("f", timed_out());
     let timeout = traced(&stage, "ToolTimeout", "flight_search");
@@ -280,7 +280,7 @@ fn traced(stage: &TurnHarness, kind: &str, tool: &str) -> serde_json::Value {
 }
 
 #[test]
-fn arguments_that_cannot_be_made_fail_the_call_that_wants_them() {
+fn arguments_that_cannot_be_built_fail_their_call() {
     let plan = r#"{"calls":[{"id":"a","tool":"travel/a"},
         {"id":"b","tool":"travel/b","params":{"x":{"$from":"a","path":"/best/0"}}}]}"#;
     for (output, message) in [
@@ -361,7 +361,7 @@ fn a_resubmitted_turn_makes_the_same_calls_and_gets_finished_results() {
 }
 
 #[test]
-fn what_may_have_run_before_is_asked_before_an_alternative_however_its_breaker_stands() {
+fn a_tool_that_may_have_run_precedes_its_alternatives_in_any_breaker_state() {
     const PLAN: &str = r#"{"calls":[{"id":"a","tool":"travel/a","alternatives":["travel/b","travel/c"]}]}"#;
     let open = breaker("a", BreakerState::Open);
     let first_tool = |submitted| TurnHarness::with(PLAN, &open, submitted).started[0].1.clone();

@@ -220,11 +220,11 @@ proptest! {
             prop_assert_eq!(call.code.is_none(), call.outcome == TurnCallOutcome::Succeeded);
             prop_assert!(!call.escalated || matches!(call.outcome, TurnCallOutcome::Failed | TurnCallOutcome::Skipped));
             // A call that lacks a dependency without default is skipped, and escalated if it is required.
-            let is_lacking = calls[position].depends_on.iter().any(|(on, default)| {
+            let has_missing_input = calls[position].depends_on.iter().any(|(on, default)| {
                 !default && matches!(result.calls[*on].outcome, TurnCallOutcome::Failed | TurnCallOutcome::Skipped)
                     && result.calls[*on].code != Some(Code::DeadlineExceeded)
             });
-            if is_lacking {
+            if has_missing_input {
                 prop_assert_eq!(call.outcome, TurnCallOutcome::Skipped);
                 prop_assert_eq!(call.escalated, calls[position].required);
                 prop_assert_eq!(call.code, Some(Code::DependencyFailed));

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_timestamps_print_is_read() {
+    fn only_the_printed_form_of_a_timestamp_is_parsed() {
         for text in [
             "2025-02-29T00:00:00.000Z",
             "2025-06-31T00:00:00.000Z",

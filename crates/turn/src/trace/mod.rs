@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_of_a_time_out_has_the_fields_that_tools_look_for() {
+    fn an_event_of_a_timeout_has_the_documented_fields() {
         let mut trace = trace(100);
         let fact = TurnFact::ToolTimeout { timeout: Duration::from_secs(30), fault: fault() };
         trace.record(&note(fact), None).unwrap();

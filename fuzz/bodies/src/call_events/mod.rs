@@ -36,8 +36,8 @@ use store::FuzzStore;
 /// Checks that any order of events leads to a step or to a report of misuse, that a finished call stays finished, and
 /// that the same events have the same results.
 pub fn call_events(input: &[u8]) {
-    let story = FuzzWorld::live(input);
-    assert_eq!(FuzzWorld::live(input), story, "the same bytes had two results");
+    let trace = FuzzWorld::live(input);
+    assert_eq!(FuzzWorld::live(input), trace, "the same bytes had two results");
 }
 
 /// Maximum number of consecutive calls, which share their machines.
@@ -62,10 +62,10 @@ struct FuzzWorld<'i> {
     guard: LoopGuard,
     trust: TrustLedger,
     /// The record that another process claimed.
-    rival: Option<Arc<DedupeRecord>>,
+    rival_record: Option<Arc<DedupeRecord>>,
     rivals: u64,
     events: u32,
-    story: String,
+    trace: String,
 }
 
 /// A call and its driver's knowledge of it.
@@ -99,7 +99,7 @@ enum AnswerIntent {
 impl Drop for FuzzWorld<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("{}", self.story);
+            eprintln!("{}", self.trace);
         }
     }
 }
@@ -121,10 +121,10 @@ impl<'i> FuzzWorld<'i> {
             dependency_limiter: Limiter::default(),
             guard: LoopGuard::default(),
             trust: TrustLedger::default(),
-            rival: None,
+            rival_record: None,
             rivals: 0,
             events: 0,
-            story: String::new(),
+            trace: String::new(),
             draw,
         };
         world.past(&policy);
@@ -141,7 +141,7 @@ impl<'i> FuzzWorld<'i> {
                 break;
             }
         }
-        std::mem::take(&mut world.story)
+        std::mem::take(&mut world.trace)
     }
 
     /// Makes a history of failures: of the tool, of the model, of the service.
@@ -194,14 +194,14 @@ impl<'i> FuzzWorld<'i> {
         while !driven.call.is_finished() {
             self.events += 1;
             match self.draw.next().filter(|_| self.events <= MOST_EVENTS) {
-                Some(byte) => self.happen(&mut driven, byte),
+                Some(byte) => self.apply_event(&mut driven, byte),
                 None => self.finish_call(&mut driven),
             }
         }
         self.stays_finished(&mut driven);
     }
 
-    fn happen(&mut self, driven: &mut FuzzedCall, byte: u8) {
+    fn apply_event(&mut self, driven: &mut FuzzedCall, byte: u8) {
         let span = [0, 1, 20, 500, 60_000, 120_000, 3_600_000];
         match span.get(usize::from(byte >> 3 & 7)) {
             Some(millis) => self.now = self.now + Duration::from_millis(*millis),
@@ -246,10 +246,10 @@ impl<'i> FuzzWorld<'i> {
                     4 => CallEvent::StoreFailed(StoreFault::Unanswered),
                     5 => {
                         // Done, and the reply is lost.
-                        let _ = self.ask_the_store(driven, now);
+                        let _ = self.query_store(driven, now);
                         CallEvent::StoreFailed(StoreFault::Unanswered)
                     }
-                    _ => self.ask_the_store(driven, now),
+                    _ => self.query_store(driven, now),
                 }
             }
         };
@@ -267,7 +267,7 @@ impl<'i> FuzzWorld<'i> {
     }
 
     /// Carries out the pending step in the store.
-    fn ask_the_store(&mut self, driven: &FuzzedCall, now: Timestamp) -> CallEvent {
+    fn query_store(&mut self, driven: &FuzzedCall, now: Timestamp) -> CallEvent {
         match &driven.pending {
             NextStep::Claim(claim) => CallEvent::Claimed(self.claim(claim)),
             NextStep::Spend { grant, owner } => CallEvent::Spent(self.store.spend(*grant, owner, now)),
@@ -346,7 +346,7 @@ impl<'i> FuzzWorld<'i> {
         match self.draw.byte() % 7 {
             0 => self.rival_claims(driven),
             1 => {
-                if let Some(claimed) = self.rival.clone() {
+                if let Some(claimed) = self.rival_record.clone() {
                     let ending = RunOutcome::Done(Some(setup::output()));
                     let save = SaveRequest {
                         claimed,
@@ -360,7 +360,7 @@ impl<'i> FuzzWorld<'i> {
                 }
             }
             2 => {
-                if let Some(record) = self.rival.take() {
+                if let Some(record) = self.rival_record.take() {
                     let DedupeRecord { key, index, owner, .. } = &*record;
                     self.store.release(&ReleaseRequest { key: *key, index: *index, owner: owner.clone() });
                 }
@@ -398,7 +398,7 @@ impl<'i> FuzzWorld<'i> {
             tenant: None,
         };
         if let ClaimVerdict::Acquired(record) = self.claim(&claim) {
-            self.rival = Some(record);
+            self.rival_record = Some(record);
         }
     }
 
@@ -412,7 +412,7 @@ impl<'i> FuzzWorld<'i> {
                 | NextStep::Probe(_)
                 | NextStep::Save(_)
                 | NextStep::Release(_)
-                | NextStep::Renew => self.ask_the_store(driven, self.now),
+                | NextStep::Renew => self.query_store(driven, self.now),
                 NextStep::Run(_) | NextStep::Cut(_) => {
                     CallEvent::Ran(AttemptReport::Success { output: setup::output(), concern: None })
                 }
@@ -494,7 +494,7 @@ impl<'i> FuzzWorld<'i> {
     /// Checks the properties of a step, whatever led to it.
     fn check_step(&mut self, driven: &mut FuzzedCall, step: NextStep, notices: &[CallNotice]) {
         // Writing to a String cannot fail.
-        let _ = writeln!(self.story, "{} {} {step:?} {notices:?}", self.now, driven.call.state());
+        let _ = writeln!(self.trace, "{} {} {step:?} {notices:?}", self.now, driven.call.state());
         assert_eq!(
             matches!(step, NextStep::Finish { .. }),
             driven.call.is_finished(),

@@ -13,7 +13,7 @@ use steadfast_store::DocumentKind;
 use tokio::task::JoinSet;
 
 use crate::calls::{
-    CountingTool, OPEN, PATIENCE, SUCCESS, fail, keyed, paid, single, status, wait_for_notice, within,
+    CountingTool, OPEN, SUCCESS, TEST_TIMEOUT, fail, keyed, paid, single, status, wait_for_notice, within,
 };
 use crate::world::{ConformanceWorld, plain};
 
@@ -23,7 +23,7 @@ fn cooldown(policy: &CallPolicy) -> Duration {
 }
 
 /// The shortest measurable time.
-const MOMENT: Duration = Duration::from_millis(1);
+const SHORTEST: Duration = Duration::from_millis(1);
 
 pub(super) async fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_call_reaches_no_tool(
     world: ConformanceWorld,
@@ -50,9 +50,9 @@ pub(super) async fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_ca
     }
     assert_eq!(world.records().await.len(), records, "a refusal leaves nothing behind");
     // A call that would succeed remains blocked until the cool-down is over, also after a restart.
-    world.advance_clock(cooldown(&policy) - MOMENT);
+    world.advance_clock(cooldown(&policy) - SHORTEST);
     assert_eq!(status(&engine.call(keyed("k"), tool.clone()).await), OPEN);
-    engine.shutdown(PATIENCE).await;
+    engine.shutdown(TEST_TIMEOUT).await;
     let restarted = world.engine(&policy).await;
     assert_eq!(status(&restarted.call(keyed("k"), tool.clone()).await), OPEN);
     assert_eq!(tool.runs(), 0);
@@ -71,7 +71,7 @@ pub(super) async fn tr_8_a_forced_open_breaker_stays_open_in_a_fleet_and_over_a_
     let (key, by) = (BreakerKey::Tool(single(0).tool()), OperatorIdentity::new("ann", OperatorSurface::Cli));
     let forced = first.admin().update_breaker(None, &key, BreakerOverride::Open { until: None }, &by).await;
     assert_eq!(forced.reach, ChangeScope::Everywhere);
-    let obeyed = async |engine: &Engine, expected| {
+    let assert_outcome = async |engine: &Engine, expected| {
         let mut number = 1;
         let propagation = async {
             while status(&engine.call(single(number), tool.clone()).await) != expected {
@@ -82,9 +82,9 @@ pub(super) async fn tr_8_a_forced_open_breaker_stays_open_in_a_fleet_and_over_a_
         within("the forced state is shared", propagation).await;
     };
     if world.notifies_engines() {
-        obeyed(&second, OPEN).await;
+        assert_outcome(&second, OPEN).await;
     }
-    first.shutdown(PATIENCE).await;
+    first.shutdown(TEST_TIMEOUT).await;
     world.advance_clock(Duration::from_secs(30 * 86_400));
     world.store().await.sweep().await.unwrap();
     let third = world.engine(&policy).await;
@@ -96,7 +96,7 @@ pub(super) async fn tr_8_a_forced_open_breaker_stays_open_in_a_fleet_and_over_a_
     third.admin().update_breaker(None, &key, BreakerOverride::Reset, &by).await;
     assert_eq!(status(&third.call(keyed("k"), tool.clone()).await), SUCCESS);
     if world.notifies_engines() {
-        obeyed(&second, SUCCESS).await;
+        assert_outcome(&second, SUCCESS).await;
     }
     let audit = third.admin().audit(&AuditQuery::default()).await.unwrap().found;
     assert_eq!(
@@ -105,7 +105,7 @@ pub(super) async fn tr_8_a_forced_open_breaker_stays_open_in_a_fleet_and_over_a_
     );
 }
 
-pub(super) async fn tr_9_two_good_probes_close_the_breaker(world: ConformanceWorld) {
+pub(super) async fn tr_9_two_successful_probes_close_the_breaker(world: ConformanceWorld) {
     world.stop_clock();
     let policy = plain(ToolClass::Mutating);
     let engine = world.engine(&policy).await;
@@ -125,20 +125,20 @@ pub(super) async fn tr_9_two_good_probes_close_the_breaker(world: ConformanceWor
         let probing = tokio::spawn(engine.call(keyed(probe), tool.clone()));
         tool.wait_for_runs(1).await;
         // One probe at a time.
-        let beside = engine.call(keyed("beside"), tool.clone()).await;
-        assert_eq!((status(&beside), tool.runs()), (OPEN, 1), "{probe}");
-        tool.let_end(1);
+        let concurrent = engine.call(keyed("beside"), tool.clone()).await;
+        assert_eq!((status(&concurrent), tool.runs()), (OPEN, 1), "{probe}");
+        tool.finish_runs(1);
         assert_eq!(status(&probing.await.unwrap()), SUCCESS);
     }
     next_change().await;
     assert_eq!(next_change().await, [(State::Open, State::HalfOpen), (State::HalfOpen, State::Closed)]);
     // Afterwards calls succeed at the first attempt, concurrently, and as quickly as their tool.
     let tool = CountingTool::gated();
-    let side_by_side: Vec<_> =
+    let concurrent_calls: Vec<_> =
         (0..8).map(|number| tokio::spawn(engine.call(single(number), tool.clone()))).collect();
     tool.wait_for_runs(8).await;
-    tool.let_end(8);
-    for call in side_by_side {
+    tool.finish_runs(8);
+    for call in concurrent_calls {
         let called = within("it is as quick as its tool", call).await.unwrap();
         assert_eq!((status(&called), called.result.attempts), (SUCCESS, 1));
     }
@@ -170,12 +170,12 @@ pub(super) async fn tr_9_a_fleet_sends_one_probe(world: ConformanceWorld) {
         assert_eq!(status(&refused), OPEN);
     }
     tool.wait_for_runs(1).await;
-    tool.let_end(1);
+    tool.finish_runs(1);
     assert_eq!(status(&calls.join_next().await.unwrap().unwrap()), SUCCESS);
     assert_eq!(tool.runs(), 1);
 }
 
-pub(super) async fn tr_10_a_failing_probe_opens_the_breaker_again_with_a_fresh_cool_down(
+pub(super) async fn tr_10_a_failing_probe_opens_the_breaker_again_with_a_new_cooldown(
     world: ConformanceWorld,
 ) {
     world.stop_clock();
@@ -188,12 +188,12 @@ pub(super) async fn tr_10_a_failing_probe_opens_the_breaker_again_with_a_fresh_c
     fail(&engine, 1).await;
     let (open, paying) = (keyed("k"), CountingTool::paying());
     assert_eq!(status(&engine.call(open.clone(), paying.clone()).await), OPEN);
-    world.advance_clock(cooldown(&policy) - MOMENT);
+    world.advance_clock(cooldown(&policy) - SHORTEST);
     assert_eq!(status(&engine.call(open.clone(), paying.clone()).await), OPEN, "the cool-down restarted");
     // Earlier successful answers are still replayed while it is open.
     let before = engine.call(keyed("before"), tool.clone()).await;
     assert_eq!((before.result.from_cache, before.result.output), (true, Some(paid().unwrap())));
     assert_eq!((tool.runs(), paying.runs()), (1, 0));
-    world.advance_clock(MOMENT);
+    world.advance_clock(SHORTEST);
     assert_eq!(status(&engine.call(open, paying).await), SUCCESS);
 }

@@ -35,21 +35,21 @@ pub(super) async fn tr_1_a_malformed_envelope_runs_nothing_and_leaves_nothing_be
 }
 
 /// Returns a call with this key and this deduplication mode.
-fn wishing(mode: &str) -> steadfast_core::envelope::CallEnvelope {
+fn requesting(mode: &str) -> steadfast_core::envelope::CallEnvelope {
     call(json!({ "payload": { "idempotencyKey": "k" }, "transport": { "dedupeMode": mode } }))
 }
 
 pub(super) async fn tr_2_a_duplicate_in_flight_waits_and_runs_nothing(world: ConformanceWorld) {
     let engine = world.engine(&plain(ToolClass::Mutating)).await;
     let (tool, mut events) = (CountingTool::gated(), engine.events());
-    let first = tokio::spawn(engine.call(wishing("enabled"), tool.clone()));
+    let first = tokio::spawn(engine.call(requesting("enabled"), tool.clone()));
     tool.wait_for_runs(1).await;
-    let second = tokio::spawn(engine.call(wishing("enabled"), tool.clone()));
+    let second = tokio::spawn(engine.call(requesting("enabled"), tool.clone()));
     wait_for_notice(&mut events, |notice| *notice == CallNotice::Following).await;
     // A call that does not want to wait learns that it is in flight.
-    let busy = within("it does not wait", engine.call(wishing("bestEffort"), tool.clone())).await;
+    let busy = within("it does not wait", engine.call(requesting("bestEffort"), tool.clone())).await;
     assert_eq!(status(&busy), (CallStatus::RetriableError, Some(Code::InFlight)));
-    tool.let_end(1);
+    tool.finish_runs(1);
     let (first, second) = (first.await.unwrap(), second.await.unwrap());
     assert_eq!((status(&first), status(&second)), (SUCCESS, SUCCESS));
     assert!(!first.result.from_cache && second.result.from_cache);
@@ -58,10 +58,10 @@ pub(super) async fn tr_2_a_duplicate_in_flight_waits_and_runs_nothing(world: Con
 
     // Where deduplication is disabled, duplicates do not block each other.
     let tool = CountingTool::gated();
-    let side_by_side = [(); 2].map(|()| tokio::spawn(engine.call(wishing("disabled"), tool.clone())));
+    let concurrent_calls = [(); 2].map(|()| tokio::spawn(engine.call(requesting("disabled"), tool.clone())));
     tool.wait_for_runs(2).await;
-    tool.let_end(2);
-    for call in side_by_side {
+    tool.finish_runs(2);
+    for call in concurrent_calls {
         let called = call.await.unwrap();
         assert_eq!((status(&called), called.result.from_cache), (SUCCESS, false));
     }
@@ -72,11 +72,11 @@ pub(super) async fn tr_2_a_duplicate_in_another_engine_waits_and_runs_nothing(wo
     let policy = plain(ToolClass::Mutating);
     let (here, there) = (world.engine(&policy).await, world.engine(&policy).await);
     let (tool, mut events) = (CountingTool::gated(), there.events());
-    let first = tokio::spawn(here.call(wishing("enabled"), tool.clone()));
+    let first = tokio::spawn(here.call(requesting("enabled"), tool.clone()));
     tool.wait_for_runs(1).await;
-    let second = tokio::spawn(there.call(wishing("enabled"), tool.clone()));
+    let second = tokio::spawn(there.call(requesting("enabled"), tool.clone()));
     wait_for_notice(&mut events, |notice| *notice == CallNotice::Following).await;
-    tool.let_end(1);
+    tool.finish_runs(1);
     let (first, second) = (first.await.unwrap(), within("it is woken", second).await.unwrap());
     assert_eq!((status(&first), status(&second)), (SUCCESS, SUCCESS));
     assert!(!first.result.from_cache && second.result.from_cache);
@@ -126,7 +126,7 @@ pub(super) async fn tr_4_the_same_key_with_other_parameters_is_a_conflict_or_ano
             assert!(conflict.result.error.unwrap().terminal && conflict.result.output.is_none());
             wait_for_notice(&mut events, |notice| *notice == CallNotice::KeyConflict).await;
         }
-        tool.let_end(1);
+        tool.finish_runs(1);
         while engine.in_flight_calls() > 0 {
             tokio::task::yield_now().await;
         }

@@ -14,7 +14,7 @@ use steadfast_json::RawJson;
 use crate::calls::{CountingTool, OPEN, SUCCESS, call, fail, http, keyed, paid, single, status, within};
 use crate::world::{ConformanceWorld, plain};
 
-pub(super) async fn tr_5_two_time_outs_and_a_success_are_three_attempts_with_spread_waits(
+pub(super) async fn tr_5_two_timeouts_and_a_success_are_three_attempts_with_jittered_delays(
     world: ConformanceWorld,
 ) {
     let mut policy = plain(ToolClass::Unknown);
@@ -105,10 +105,10 @@ pub(super) async fn tr_7_a_tool_that_always_fails_exhausts_its_attempts_with_bou
     assert_eq!(status(&engine.call(single(1), CountingTool::paying()).await), OPEN);
     // No wait is longer than the caller's time allows, even if the tool asks for more.
     let other = world.engine(&plain(ToolClass::Unknown)).await;
-    let hurried = call(json!({
+    let short_deadline = call(json!({
         "toolName": "ask", "transport": { "retryBudget": { "maxAttempts": 100, "maxElapsedMs": 1 } },
     }));
-    let called = within("it ends", other.call(hurried, CountingTool::new(|_| http(503)))).await;
+    let called = within("it ends", other.call(short_deadline, CountingTool::new(|_| http(503)))).await;
     assert_eq!(called.result.status, CallStatus::RetryExhausted);
     let waited = waits(&called);
     assert!(called.result.attempts <= 4 && waited.iter().all(|wait| *wait <= 1), "{:?}", called.result);

@@ -16,7 +16,7 @@ use steadfast_json::RawJson;
 use steadfast_telemetry::{LogLineFormat, LogLineLevel, LogSink, Options, Telemetry};
 
 use crate::calls::{
-    CountingTool, OPEN, PATIENCE, SUCCESS, call, envelope, fail, http, keyed, paid, read, single, status,
+    CountingTool, OPEN, SUCCESS, TEST_TIMEOUT, call, envelope, fail, http, keyed, paid, read, single, status,
     text_result,
 };
 use crate::world::{ConformanceWorld, plain};
@@ -130,7 +130,7 @@ impl TelemetryWorld {
     }
 
     fn log(&self) -> String {
-        self.telemetry.shutdown(PATIENCE);
+        self.telemetry.shutdown(TEST_TIMEOUT);
         String::from_utf8(self.paper.0.lock().clone()).unwrap()
     }
 
@@ -218,7 +218,7 @@ pub(super) async fn tr_14_switched_off_a_call_goes_straight_through(world: Confo
     let environment = BTreeMap::from([("TOOL_RELIABILITY_ENABLED".to_owned(), "false".to_owned())]);
     let off = Config::load(&Sources { environment, ..Sources::default() }).unwrap();
     let (engine, config) = configured(&world, off).await;
-    // No call is remembered, joined, retried, counted or refused: each one runs.
+    // No call is stored, joined, retried, counted or refused: each one runs.
     let tool =
         CountingTool::new(|run| if run % 2 == 0 { http(503) } else { text_result(&format!("run {run}")) });
     for run in 1..=20 {
@@ -232,7 +232,7 @@ pub(super) async fn tr_14_switched_off_a_call_goes_straight_through(world: Confo
     let both = CountingTool::gated();
     let pair = [(); 2].map(|()| tokio::spawn(engine.call(keyed("k"), both.clone())));
     both.wait_for_runs(2).await;
-    both.let_end(2);
+    both.finish_runs(2);
     for one in pair {
         assert_eq!(status(&one.await.unwrap()), SUCCESS);
     }
@@ -253,7 +253,7 @@ pub(super) async fn tr_14_switched_off_a_call_goes_straight_through(world: Confo
     assert_eq!(tool.runs(), 2);
 }
 
-pub(super) async fn tr_15_secrets_are_neither_logged_nor_kept(world: ConformanceWorld) {
+pub(super) async fn tr_15_secrets_are_neither_logged_nor_stored(world: ConformanceWorld) {
     const TOKEN: &str = "ghp_16C7e42F292c6912E7710c838347Ae178B4a";
     const SECRETS: [&str; 5] =
         [TOKEN, "hunter2-of-ann", "s3cr3t-pass", "sk-live-51Habcdefghijkl", "key-of-ann-4711"];
@@ -288,7 +288,7 @@ pub(super) async fn tr_15_secrets_are_neither_logged_nor_kept(world: Conformance
         }
     }
     telemetry.engine.call(leaky(100), CountingTool::paying()).await;
-    telemetry.engine.shutdown(PATIENCE).await;
+    telemetry.engine.shutdown(TEST_TIMEOUT).await;
     let (log, stored) = (telemetry.log(), world.stored_bytes().await);
     assert!(log.lines().count() > 20 && !stored.is_empty(), "there is something to look at");
     let (metrics, stored) = (telemetry.metrics(), String::from_utf8_lossy(&stored).into_owned());

@@ -12,7 +12,7 @@ const ASK: &str =
     "[tools.\"bank/pay\"]\napproval = \"always\"\nguard.mode = \"off\"\ndedupe.double_dispatch = false\n";
 
 #[test]
-fn a_call_that_waits_is_approved_with_one_click_and_the_token_is_asked_for_once() {
+fn a_waiting_call_is_approved_with_one_click_and_the_token_is_requested_once() {
     let mut gateway = DashboardGateway::new("approve", ASK);
     let page = BrowserPage::open(gateway.address());
     page.wait_for_text("#approvals", "No call waits for approval");
@@ -20,7 +20,7 @@ fn a_call_that_waits_is_approved_with_one_click_and_the_token_is_asked_for_once(
     assert!(refused.is_error, "{refused:?}");
     // It appears by itself, and screen readers announce it.
     page.wait_for_text("#approvals .card", "invoice-1");
-    page.run("await wait(() => document.getElementById('heard').textContent.includes('bank/pay'))");
+    page.run("await wait(() => document.getElementById('announcement').textContent.includes('bank/pay'))");
     let text = page.run("return await page.content()");
     assert!(!text.as_str().unwrap().contains("hunter2"), "secrets are not shown");
     page.click("#approvals", "Approve once");
@@ -121,7 +121,7 @@ fn rp_8_a_tool_that_needs_an_operator_to_recover_is_allowed_to() {
 }
 
 #[test]
-fn what_the_guard_stopped_is_shown_with_what_the_model_sent() {
+fn calls_that_the_guard_stopped_are_shown_with_their_arguments() {
     let mut gateway = DashboardGateway::new("guard", "");
     let page = BrowserPage::open(gateway.address());
     for _ in 0..3 {
@@ -135,7 +135,7 @@ fn what_the_guard_stopped_is_shown_with_what_the_model_sent() {
 }
 
 #[test]
-fn modes_are_turned_and_said() {
+fn modes_are_switched_and_shown() {
     let mut gateway = DashboardGateway::new("modes", "");
     let page = BrowserPage::open(gateway.address());
     page.wait_for_text("#mode", "as configured");

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 /// Timeout that ends a test that hangs. It is not measured. It is longer than that of the script, whose message says
 /// more.
-const PATIENCE: Duration = Duration::from_secs(180);
+const TEST_TIMEOUT: Duration = Duration::from_secs(180);
 
 static BROWSER: LazyLock<Browser> = LazyLock::new(Browser::start);
 static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -51,14 +51,14 @@ impl Browser {
         Self { input, waiting: &WAITING }
     }
 
-    fn ask(&self, mut line: Value) -> Result<Value, String> {
+    fn request(&self, mut line: Value) -> Result<Value, String> {
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         line["id"] = json!(id);
         let (sender, answer) = channel();
         self.waiting.lock().insert(id, sender);
         let written = writeln!(self.input.lock(), "{line}");
         written.map_err(|error| format!("the browser is gone: {error}"))?;
-        let mut answer = answer.recv_timeout(PATIENCE).map_err(|_| format!("no answer to {line}"))?;
+        let mut answer = answer.recv_timeout(TEST_TIMEOUT).map_err(|_| format!("no answer to {line}"))?;
         match answer["error"].as_str() {
             Some(error) => Err(error.to_owned()),
             None => Ok(answer["value"].take()),
@@ -85,7 +85,7 @@ impl BrowserPage {
     pub(crate) fn open_as(address: SocketAddr, visitor: Value) -> Self {
         let name = format!("page {}", NEXT.fetch_add(1, Ordering::Relaxed));
         let line = json!({ "page": name, "open": format!("http://{address}/"), "context": visitor });
-        BROWSER.ask(line).unwrap_or_else(|error| panic!("the page cannot be opened: {error}"));
+        BROWSER.request(line).unwrap_or_else(|error| panic!("the page cannot be opened: {error}"));
         Self { name, closed: false }
     }
 
@@ -93,14 +93,14 @@ impl BrowserPage {
     #[track_caller]
     pub(crate) fn run(&self, code: &str) -> Value {
         BROWSER
-            .ask(json!({ "page": self.name, "code": code }))
+            .request(json!({ "page": self.name, "code": code }))
             .unwrap_or_else(|error| panic!("in {code}: {error}\nthe page says:\n{}", self.text()))
     }
 
     /// Returns its text.
     fn text(&self) -> String {
         let read = json!({ "page": self.name, "code": "return await page.innerText('body')" });
-        BROWSER.ask(read).map_or_else(|error| error, |text| text.as_str().unwrap_or_default().to_owned())
+        BROWSER.request(read).map_or_else(|error| error, |text| text.as_str().unwrap_or_default().to_owned())
     }
 
     /// Waits until this part of the page contains this text.
@@ -116,7 +116,7 @@ impl BrowserPage {
     #[track_caller]
     pub(crate) fn wait_for_status(&self, text: &str) {
         self.run(&format!(
-            "await wait((text) => window.saidInPassing.some((said) => said.includes(text)), {})",
+            "await wait((text) => window.statusMessages.some((message) => message.includes(text)), {})",
             json!(text)
         ));
     }
@@ -169,7 +169,7 @@ impl BrowserPage {
     #[track_caller]
     pub(crate) fn close(mut self) {
         self.closed = true;
-        let complaints = BROWSER.ask(json!({ "page": self.name, "close": true })).unwrap();
+        let complaints = BROWSER.request(json!({ "page": self.name, "close": true })).unwrap();
         assert_eq!(complaints, json!([]));
     }
 
@@ -187,7 +187,7 @@ impl BrowserPage {
 impl Drop for BrowserPage {
     fn drop(&mut self) {
         if !self.closed {
-            let _ = BROWSER.ask(json!({ "page": self.name, "close": true }));
+            let _ = BROWSER.request(json!({ "page": self.name, "close": true }));
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::DashboardGateway;
 use crate::browser::BrowserPage;
 
 #[test]
-fn a_thousand_tools_are_no_burden() {
+fn the_page_stays_small_with_a_thousand_tools() {
     let tools: Vec<String> = (0..1000).map(|number| format!("tool_{number:04}")).collect();
     let mut gateway = DashboardGateway::with_tools("thousand", "[guard]\nmode = \"off\"\n", &tools);
     for tool in &tools {

@@ -156,7 +156,7 @@ fn fits(page: &BrowserPage, situation: &str) {
 }
 
 #[test]
-fn nothing_is_cut_off_on_a_phone_whatever_is_shown() {
+fn nothing_is_cut_off_on_a_phone_in_any_view() {
     let (_world, gateway): (GatewayWorld, McpTestClient) = shared("narrow", CONFIG, &tools());
     let mut ann = client_of(&gateway, "ann");
     client_of(&gateway, "bob").call("look", json!({ "id": "b" }));

@@ -41,7 +41,7 @@ fn an_unknown_outcome_is_shown_with_what_was_observed_and_resolved_with_one_clic
 
 /// The end of a call on a remote server cannot be observed, so it may still take effect for a while.
 #[test]
-fn an_outcome_that_cannot_be_checked_yet_says_so_and_does_not_count_as_not_run() {
+fn an_outcome_that_cannot_be_checked_yet_is_marked_and_does_not_count_as_not_run() {
     let world = GatewayWorld::of(
         "dashboard_unsettled",
         "settling.settle = \"10m\"\n",

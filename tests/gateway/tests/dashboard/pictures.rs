@@ -100,11 +100,12 @@ fn an_hour_ago(page: &BrowserPage) {
 #[test]
 fn pictures_of_a_busy_night() {
     let gateway = busy();
-    let desk = |scheme: &str| json!({ "colorScheme": scheme, "viewport": { "width": 1280, "height": 900 } });
+    let viewport =
+        |scheme: &str| json!({ "colorScheme": scheme, "viewport": { "width": 1280, "height": 900 } });
     for (scheme, name, whole) in
         [("light", "dashboard-light.png", true), ("dark", "dashboard-dark.png", false)]
     {
-        let page = BrowserPage::open_as(gateway.address(), desk(scheme));
+        let page = BrowserPage::open_as(gateway.address(), viewport(scheme));
         an_hour_ago(&page);
         page.wait_for_text("#now", "1 tool keeps failing and its circuit breaker is open");
         page.wait_for_text("#approvals", "INV-2026-0118");
@@ -115,7 +116,7 @@ fn pictures_of_a_busy_night() {
         page.save_screenshot(name, &json!({ "fullPage": whole }));
         page.close();
     }
-    let page = BrowserPage::open_as(gateway.address(), desk("light"));
+    let page = BrowserPage::open_as(gateway.address(), viewport("light"));
     an_hour_ago(&page);
     page.run("await page.fill('#search', 'look')");
     page.click("#calls tbody", "Open bank/look");
@@ -186,9 +187,10 @@ fn pictures_of_a_turn() {
         page.save_screenshot(name, &json!({}));
         page.close();
     };
-    let desk = |scheme: &str| json!({ "colorScheme": scheme, "viewport": { "width": 1280, "height": 900 } });
-    shows(desk("light"), "dashboard-turn.png");
-    shows(desk("dark"), "dashboard-turn-dark.png");
+    let viewport =
+        |scheme: &str| json!({ "colorScheme": scheme, "viewport": { "width": 1280, "height": 900 } });
+    shows(viewport("light"), "dashboard-turn.png");
+    shows(viewport("dark"), "dashboard-turn-dark.png");
     let phone = json!({ "colorScheme": "light", "viewport": { "width": 390, "height": 844 }, "isMobile": true, "hasTouch": true });
     shows(phone, "dashboard-turn-narrow.png");
 }

@@ -56,7 +56,7 @@ fn a_tool_is_opened_with_its_trust_its_failures_its_breaker_and_its_last_calls()
 
 /// A server over HTTP reports more about a failure.
 #[test]
-fn a_failure_has_its_http_status_its_retries_and_what_it_worked_on() {
+fn a_failure_has_its_http_status_its_retries_and_its_context() {
     let config = "[tools.\"bank/look\"]\nretry.attempts = 2\n";
     let world = GatewayWorld::of("dashboard_tool_http", config, TestTransport::Http, TestTransport::Http);
     let mut client = world.client_of("bank", |_| {});

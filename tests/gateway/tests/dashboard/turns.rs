@@ -37,7 +37,7 @@ fn has(rows: &[String], words: &[&str]) {
 }
 
 #[test]
-fn eh_6_6_a_turn_is_shown_with_the_time_of_each_call_and_what_went_wrong_in_it() {
+fn eh_6_6_a_turn_is_shown_with_the_time_and_the_errors_of_each_call() {
     let mut gateway = DashboardGateway::new("turn", CONFIG);
     let page = BrowserPage::open(gateway.address());
     page.wait_for_text("#turns", "No turns yet");
@@ -199,7 +199,7 @@ fn sf_6_names_in_a_turn_that_mean_harm_are_shown_and_do_nothing() {
 }
 
 #[test]
-fn a_turn_of_a_thousand_calls_is_no_burden() {
+fn the_page_stays_small_with_a_turn_of_a_thousand_calls() {
     let mut gateway = DashboardGateway::new("turn_thousand", CONFIG);
     let calls: Vec<Value> =
         (0..1000).map(|number| json!({ "id": format!("c{number:04}"), "tool": "look", "params": { "id": format!("{number}") } })).collect();

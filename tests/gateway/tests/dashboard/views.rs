@@ -107,7 +107,7 @@ fn calls_are_there_as_they_happen_and_one_can_be_opened() {
 }
 
 #[test]
-fn the_page_and_the_status_say_the_same() {
+fn the_page_and_the_status_agree() {
     let mut gateway = DashboardGateway::new("agrees", "[tools.\"bank/pay\"]\napproval = \"always\"\n");
     let page = BrowserPage::open(gateway.address());
     gateway.client.call("pay", json!({ "id": "a" }));
@@ -126,7 +126,7 @@ fn the_page_and_the_status_say_the_same() {
 }
 
 #[test]
-fn it_is_dark_in_the_dark_and_as_its_reader_wants_it() {
+fn the_page_follows_the_colour_scheme_until_the_user_changes_it() {
     let gateway = DashboardGateway::new("dark", "");
     let light = |page: &BrowserPage| {
         let colour = page.run(
@@ -179,7 +179,7 @@ fn it_can_be_read_on_a_phone() {
 }
 
 #[test]
-fn everything_is_reached_by_keys() {
+fn everything_is_reachable_by_keyboard() {
     let mut gateway = DashboardGateway::new("keys", "");
     gateway.client.call("look", json!({ "id": "a" }));
     gateway.client.call("look", json!({ "id": "b" }));
@@ -211,7 +211,7 @@ fn everything_is_reached_by_keys() {
 }
 
 #[test]
-fn sf_7_where_reading_needs_a_token_the_page_asks_for_it() {
+fn sf_7_the_page_requests_a_token_if_queries_require_one() {
     let config = "[tokens.watcher]\ntoken = \"of-the-watcher-0123456789\"\nrole = \"viewer\"\n";
     let world = crate::GatewayWorld::of(
         "dashboard_closed",
@@ -241,7 +241,7 @@ fn sf_7_where_reading_needs_a_token_the_page_asks_for_it() {
 
 /// Requests from before the token was entered may be refused only afterwards.
 #[test]
-fn a_token_that_is_given_while_the_page_asks_is_kept() {
+fn a_token_entered_during_pending_requests_is_not_discarded() {
     let world = crate::GatewayWorld::of(
         "dashboard_meanwhile",
         "",
@@ -278,7 +278,7 @@ fn a_token_that_is_given_while_the_page_asks_is_kept() {
 }
 
 #[test]
-fn a_gateway_that_is_gone_is_reported() {
+fn an_unreachable_gateway_is_reported() {
     let gateway = DashboardGateway::new("gone", "");
     let page = BrowserPage::open(gateway.address());
     page.wait_for_text("#live", "live");
@@ -288,7 +288,7 @@ fn a_gateway_that_is_gone_is_reported() {
 }
 
 #[test]
-fn a_server_that_died_is_seen_with_its_restarts_and_what_it_died_of() {
+fn a_server_that_died_is_shown_with_its_restarts_and_the_cause() {
     let mut gateway = DashboardGateway::new("died", "");
     let page = BrowserPage::open(gateway.address());
     page.wait_for_text("#servers", "0 restarts");

@@ -30,7 +30,7 @@ fn ping(address: SocketAddr) -> RawRequest {
 }
 
 #[test]
-fn sf_7_without_the_token_nothing_is_done_whatever_is_asked() {
+fn sf_7_without_the_token_every_request_is_refused() {
     let world = GatewayWorld::of("sf_7_nothing", "", TestTransport::Http, TestTransport::Stdio);
     let client = gateway(&world, Some("s3cret"));
     let (address, session) = (client.address(), client.session());
@@ -73,7 +73,7 @@ fn sf_7_without_the_token_nothing_is_done_whatever_is_asked() {
 }
 
 #[test]
-fn sf_7_a_server_gets_the_environment_of_its_client_without_what_is_ours() {
+fn sf_7_a_server_gets_the_environment_of_its_client_without_the_tokens_of_the_gateway() {
     let tokens = "[tokens.ann]\ntoken = \"${ANN}\"\n";
     let world = GatewayWorld::of("sf_7_environment", tokens, TestTransport::Stdio, TestTransport::Stdio);
     let script = "env > environment; exec cat";
@@ -128,7 +128,7 @@ fn sf_7_a_foreign_origin_is_refused_even_with_the_token() {
 
 /// A client's model can use the client's token. With operator rights it could restore trust in the tool that it broke.
 #[test]
-fn rp_13_a_token_lets_a_client_in_and_makes_it_no_operator() {
+fn rp_13_a_client_token_admits_a_client_and_not_an_operator() {
     let config = "[trust]\ncount = 1\nseverities = [\"crash\"]\n[gateway]\nreliability_tools = true\n";
     let world = GatewayWorld::of("rp_13_token", config, TestTransport::Http, TestTransport::Stdio);
     let mut client = gateway(&world, Some("s3cret"));
@@ -166,7 +166,7 @@ fn sf_7_the_session_of_another_user_is_not_found() {
 }
 
 #[test]
-fn sf_7_records_and_calls_in_flight_of_others_are_not_seen() {
+fn sf_7_records_and_calls_in_flight_of_other_users_are_hidden() {
     let world = GatewayWorld::of("sf_7_records", "", TestTransport::Http, TestTransport::Stdio);
     let (mut local, mut other) = (gateway(&world, None), gateway(&world, Some("s3cret")));
     // For another user the same key is another call, with other arguments too.

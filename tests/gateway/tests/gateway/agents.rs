@@ -157,7 +157,7 @@ fn careful(client: &mut McpTestClient, item: &str) {
 }
 
 #[test]
-fn sf_10_agents_end_with_their_work_done_once_whatever_goes_wrong() {
+fn sf_10_agents_end_with_their_work_done_once_under_every_fault() {
     let agents: [(&str, AgentBehavior); 3] = [("naive", naive), ("obedient", obedient), ("careful", careful)];
     let fronts = [TestTransport::Stdio, TestTransport::Http];
     thread::scope(|scope| {
@@ -182,7 +182,7 @@ fn sf_10_agents_end_with_their_work_done_once_whatever_goes_wrong() {
 
 /// The same with faults in almost every call, some of them twice.
 #[test]
-fn sf_10_agents_end_with_their_work_done_once_on_a_day_when_everything_fails() {
+fn sf_10_agents_end_with_their_work_done_once_under_all_faults_together() {
     let agents: [(&str, AgentBehavior); 2] = [("obedient", obedient), ("careful", careful)];
     let fronts = [TestTransport::Stdio, TestTransport::Http];
     let days: Vec<usize> = (0..FAULTS.len()).step_by(2).collect();
@@ -214,7 +214,7 @@ const VERIFY: &str = "verify = { tool = \"shop/orders_find\", params = { item = 
     ran_if = \"/orders/*/item = {item}\" }\n";
 
 /// Calls again until the call is done, and never verifies.
-fn done_in_the_end(client: &mut McpTestClient, item: &str, key: Option<&str>) -> Vec<ToolResponse> {
+fn repeat_until_done(client: &mut McpTestClient, item: &str, key: Option<&str>) -> Vec<ToolResponse> {
     let mut responses = Vec::new();
     for _ in 0..ROUNDS {
         let response = match key {
@@ -241,7 +241,7 @@ fn sf_10_with_a_verification_unknown_outcomes_are_settled_without_the_client() {
                     ShopWorld::new(&format!("agents_verify_{fault}_{}", key.is_some()), front, &config);
                 shop.plan("bread", fault);
                 let mut client = shop.client();
-                let responses = done_in_the_end(&mut client, "bread", key);
+                let responses = repeat_until_done(&mut client, "bread", key);
                 assert_eq!(shop.orders()["bread"], 1, "{front:?} {fault} {key:?}: {responses:#?}");
                 // No response says that the call is over and unknown, because by then its outcome is known.
                 for response in &responses {

@@ -75,7 +75,7 @@ fn request_ids(world: &GatewayWorld, times: usize) -> Vec<String> {
 // ---- questions of a server ----
 
 #[test]
-fn tr_3_a_question_of_the_server_is_asked_each_time_and_the_deed_is_done_once() {
+fn tr_3_an_input_request_of_the_server_is_repeated_each_time_and_the_tool_runs_once() {
     for (id, key) in [("a", None), ("b", Some("k"))] {
         let world = GatewayWorld::of_era(
             ServerEra::Modern,
@@ -109,7 +109,7 @@ fn tr_3_a_question_of_the_server_is_asked_each_time_and_the_deed_is_done_once() 
 // ---- the older era ----
 
 #[test]
-fn rp_7_a_client_of_the_older_era_is_asked_while_its_call_waits() {
+fn rp_7_a_client_of_the_older_era_gets_the_approval_request_while_its_call_waits() {
     for world in GatewayWorld::every("rp_7_legacy", ASK) {
         let mut client = world.client_that_can(form());
         let call = client.send_call("pay", json!({ "id": "a" }));
@@ -145,7 +145,7 @@ fn rp_7_a_client_of_the_older_era_is_asked_while_its_call_waits() {
 }
 
 #[test]
-fn rp_7_an_unanswered_question_times_out_and_is_withdrawn() {
+fn rp_7_an_unanswered_approval_request_times_out_and_is_cancelled() {
     let world = GatewayWorld::of(
         "rp_7_silence",
         &ASK.replace("10m", "1s"),
@@ -191,7 +191,7 @@ fn rp_7_an_operator_may_be_faster_than_the_client() {
 }
 
 #[test]
-fn rp_7_a_client_that_cannot_be_asked_is_refused_at_once_and_an_operator_lets_the_next_call_pass() {
+fn rp_7_a_client_without_elicitation_is_refused_at_once_and_an_operator_approves_the_next_call() {
     for world in GatewayWorld::every("rp_7_headless", ASK) {
         let mut client = world.client();
         let response = client.call("pay", json!({ "id": "a" }));
@@ -241,7 +241,7 @@ fn rp_7_a_blocked_tool_is_not_for_the_client_to_approve() {
 // ---- the newer era ----
 
 #[test]
-fn rp_7_a_client_of_the_newer_era_is_asked_by_the_answer_and_calls_again() {
+fn rp_7_a_client_of_the_newer_era_gets_the_approval_request_as_answer_and_calls_again() {
     let world = GatewayWorld::of("rp_7_modern", ASK, TestTransport::Stdio, TestTransport::Stdio);
     let mut client = modern_client(&world);
     for (id, answer, expected) in [
@@ -277,7 +277,7 @@ fn rp_7_an_answer_does_not_cover_other_arguments() {
 }
 
 #[test]
-fn rp_7_our_question_and_that_of_the_server_do_not_lose_each_other() {
+fn rp_7_the_requests_of_the_gateway_and_the_server_do_not_lose_each_other() {
     let world = GatewayWorld::of_era(
         ServerEra::Modern,
         "rp_7_nested",
@@ -355,7 +355,7 @@ fn killed_in_a_call(world: &GatewayWorld) {
 
 #[test]
 fn gr_9_a_call_whose_gateway_was_killed_is_shown_and_notified_as_unknown() {
-    GatewayWorld::each("gr_9_killed", concat!("guard.mode = \"off\"\n", soon_settled!()), |world| {
+    GatewayWorld::each("gr_9_killed", concat!("guard.mode = \"off\"\n", short_settle_times!()), |world| {
         killed_in_a_call(&world);
         // The call is not made again: the next gateway finds it when it starts.
         let mut client = world.client();
@@ -429,7 +429,7 @@ fn rp_13_a_reset_by_a_model_needs_the_approval_of_its_user() {
         |world| {
             let mut client = world.client_that_can(form());
             lose_trust(&mut client, "a");
-            for (answer, forgiven) in
+            for (answer, restored) in
                 [(accepts("deny"), false), (json!({ "action": "cancel" }), false), (accepts("once"), true)]
             {
                 let id = client.send_call("reliability_reset", json!({ "tool_name": "bank/look" }));
@@ -444,8 +444,8 @@ fn rp_13_a_reset_by_a_model_needs_the_approval_of_its_user() {
                 assert_eq!(offered, &json!(["once", "deny"]), "{question}");
                 client.reply(&question, answer);
                 let response = ToolResponse::of(&client.answer(id));
-                assert_eq!(response.is_error, !forgiven, "{response:?}");
-                assert_eq!(is_trusted(&mut client), forgiven, "{response:?}");
+                assert_eq!(response.is_error, !restored, "{response:?}");
+                assert_eq!(is_trusted(&mut client), restored, "{response:?}");
             }
             // An approval is for one call.
             lose_trust(&mut client, "b");
@@ -457,7 +457,7 @@ fn rp_13_a_reset_by_a_model_needs_the_approval_of_its_user() {
 }
 
 #[test]
-fn rp_13_in_the_newer_era_the_user_is_asked_by_the_answer() {
+fn rp_13_in_the_newer_era_the_approval_request_is_the_answer() {
     let config = format!("retry.attempts = 1\n{FRAGILE}");
     let world = GatewayWorld::of_era(
         ServerEra::Modern,
@@ -483,14 +483,14 @@ fn rp_13_in_the_newer_era_the_user_is_asked_by_the_answer() {
     let responses: serde_json::Map<_, _> =
         questions.keys().map(|name| (name.clone(), accepts("once"))).collect();
     let more = json!({ "inputResponses": responses, "requestState": question["result"]["requestState"] });
-    let forgiven = client.request("tools/call", reset(more));
-    assert_eq!(text(&forgiven), "trust restored: bank/look", "{forgiven}");
+    let restored = client.request("tools/call", reset(more));
+    assert_eq!(text(&restored), "trust restored: bank/look", "{restored}");
     let status = client.request("tools/call", named("reliability_status", json!({}), json!({})));
     assert_eq!(text(&status), "all tools are trusted");
 }
 
 #[test]
-fn rp_13_without_a_user_to_ask_an_operator_decides_and_the_model_alone_restores_nothing() {
+fn rp_13_without_elicitation_an_operator_decides_and_the_model_alone_restores_nothing() {
     GatewayWorld::each(
         "rp_13_operator",
         &format!("retry.attempts = 2\nretry.base = \"1ms\"\n{FRAGILE}"),
@@ -550,10 +550,10 @@ fn rp_13_a_blocked_tool_is_not_for_the_client_to_reset() {
         let reset = json!({ "tool_name": "bank/look" });
         let response = client.call("reliability_reset", reset.clone());
         assert!(response.is_error && response.text.contains("steadfast approve"), "{response:?}");
-        let was_asked = |client: &McpTestClient| {
+        let was_prompted = |client: &McpTestClient| {
             client.received.iter().any(|message| message["method"] == "elicitation/create")
         };
-        assert!(!was_asked(&client), "{:?}", client.received);
+        assert!(!was_prompted(&client), "{:?}", client.received);
         assert_eq!(client.call("look", json!({ "id": "y" })).code.as_deref(), Some("tool_blocked"));
         let number = request_ids(&world, 2).into_iter().min().unwrap();
         let (listed, _) = world.steadfast(&["approvals", "--json"]);
@@ -565,12 +565,12 @@ fn rp_13_a_blocked_tool_is_not_for_the_client_to_reset() {
         assert!(succeeded, "{output}");
         assert_eq!(client.call("reliability_reset", reset).text, "trust restored: bank/look");
         assert_eq!(client.call("look", json!({ "id": "z" })).text, "look z, run 1");
-        assert!(!was_asked(&client), "{:?}", client.received);
+        assert!(!was_prompted(&client), "{:?}", client.received);
     });
 }
 
 #[test]
-fn rp_8_the_user_lets_a_tool_recover_that_needs_approval_for_it() {
+fn rp_8_the_user_approves_the_recovery_of_a_tool() {
     let config = format!(
         "retry.attempts = 2\nretry.base = \"1ms\"\n{FRAGILE}recovery = \"ask\"\nsuccesses_to_recover = 2\n"
     );

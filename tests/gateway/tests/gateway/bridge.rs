@@ -35,7 +35,7 @@ fn continuation(arguments: &Value, response: &Value, answer: &str) -> Value {
     })
 }
 
-fn ask(client: &mut McpTestClient, arguments: &Value) -> Value {
+fn call_ask(client: &mut McpTestClient, arguments: &Value) -> Value {
     client.request("tools/call", json!({ "name": "ask", "arguments": arguments }))
 }
 
@@ -78,12 +78,12 @@ fn sf_4_a_client_of_the_modern_era_uses_a_server_of_the_older_one() {
 }
 
 #[test]
-fn sf_4_what_an_older_server_asks_during_a_call_is_an_answer_that_requires_input() {
+fn sf_4_a_request_of_an_older_server_during_a_call_becomes_an_answer_that_requires_input() {
     for world in GatewayWorld::every("bridge_asks", "") {
         // The client never asks for the server's capabilities.
         let mut client = world.modern_client(can_elicit());
         let arguments = json!({ "id": "a", "times": 2 });
-        let first = ask(&mut client, &arguments);
+        let first = call_ask(&mut client, &arguments);
         let second = client.request("tools/call", continuation(&arguments, &first, "Ada"));
         assert_ne!(first["result"]["requestState"], second["result"]["requestState"]);
         let last = client.request("tools/call", continuation(&arguments, &second, "Bob"));
@@ -95,7 +95,7 @@ fn sf_4_what_an_older_server_asks_during_a_call_is_an_answer_that_requires_input
 }
 
 #[test]
-fn tr_3_a_call_under_a_key_that_is_held_is_asked_about_again_and_not_run_again() {
+fn tr_3_a_repeated_call_that_waits_for_input_gets_the_same_request_and_does_not_run_again() {
     for world in GatewayWorld::every("bridge_again", "") {
         let mut client = world.modern_client(can_elicit());
         let arguments = json!({ "id": "a" });
@@ -117,20 +117,20 @@ fn tr_3_a_call_under_a_key_that_is_held_is_asked_about_again_and_not_run_again()
 }
 
 #[test]
-fn sf_4_a_client_without_elicitation_is_not_asked_and_its_server_gets_an_error() {
+fn sf_4_a_client_without_elicitation_gets_no_request_and_its_server_gets_an_error() {
     for world in GatewayWorld::every("bridge_cannot", "") {
         let mut client = world.modern_client(json!({}));
-        let response = ToolResponse::of(&ask(&mut client, &json!({ "id": "a" })));
+        let response = ToolResponse::of(&call_ask(&mut client, &json!({ "id": "a" })));
         assert_eq!(response.text, "a is for nobody");
     }
 }
 
 #[test]
-fn a_state_is_good_for_the_call_that_it_was_given_for_and_nothing_else() {
+fn a_request_state_is_valid_only_for_its_call() {
     for world in GatewayWorld::every("bridge_state", "") {
         let mut client = world.modern_client(can_elicit());
         let (arguments, others) = (json!({ "id": "a" }), json!({ "id": "b" }));
-        let first = ask(&mut client, &arguments);
+        let first = call_ask(&mut client, &arguments);
         let stolen = client.request("tools/call", continuation(&others, &first, "Eve"));
         assert_eq!(stolen["error"]["code"], -32602, "{stolen}");
         let mut made_up = continuation(&arguments, &first, "Eve");
@@ -149,7 +149,7 @@ fn gr_8_a_write_whose_server_dies_while_it_is_held_is_not_run_again() {
         let mut client = world.modern_client(can_elicit());
         client.request("tools/list", json!({}));
         let arguments = json!({ "id": "a" });
-        let first = ask(&mut client, &arguments);
+        let first = call_ask(&mut client, &arguments);
         let server = world.server();
         kill(server);
         wait(|| !is_running(server), || "the end of the server".to_owned());
@@ -184,8 +184,8 @@ fn a_question_that_could_be_of_two_calls_is_refused() {
     for world in GatewayWorld::every("bridge_two", "") {
         let mut client = world.modern_client(can_elicit());
         let (one, two) = (json!({ "id": "a" }), json!({ "id": "b" }));
-        let first = ask(&mut client, &one);
-        let second = ask(&mut client, &two);
+        let first = call_ask(&mut client, &one);
+        let second = call_ask(&mut client, &two);
         match world.back() {
             TestTransport::Stdio => assert_eq!(ToolResponse::of(&second).text, "b is for nobody", "{second}"),
             // Over HTTP each call has a stream of its own.
@@ -200,7 +200,7 @@ fn a_question_that_could_be_of_two_calls_is_refused() {
 }
 
 #[test]
-fn sf_4_notifications_of_an_older_server_reach_the_clients_that_asked_for_them() {
+fn sf_4_notifications_of_an_older_server_reach_the_clients_that_subscribed_to_them() {
     for world in GatewayWorld::every("bridge_listens", "") {
         let mut client = world.modern_client(json!({}));
         let filter = json!({
@@ -331,7 +331,7 @@ fn sf_4_the_handshake_of_an_older_client_is_answered_for_a_modern_server() {
 }
 
 #[test]
-fn sf_4_what_a_modern_server_requires_is_asked_of_an_older_client() {
+fn sf_4_input_that_a_modern_server_requires_is_requested_from_an_older_client() {
     for world in GatewayWorld::every_of(ServerEra::Modern, "bridge_requires", "") {
         let mut client = world.client_that_can(can_elicit());
         let id = client.send_call("ask", json!({ "id": "a", "times": 2 }));

@@ -10,7 +10,7 @@ use std::thread;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::world::{PATIENCE, TestProcess, start_gateway};
+use crate::world::{TEST_TIMEOUT, TestProcess, start_gateway};
 
 pub(crate) struct McpTestClient {
     /// The gateway, if this client has one of its own.
@@ -227,7 +227,7 @@ impl McpTestClient {
 
     /// Waits for the next message of any kind.
     pub(crate) fn next(&mut self) -> Value {
-        let message = self.incoming.recv_timeout(PATIENCE);
+        let message = self.incoming.recv_timeout(TEST_TIMEOUT);
         message.unwrap_or_else(|_| panic!("no message within the time\n{}", self.connection_history()))
     }
 
@@ -296,12 +296,12 @@ impl McpTestClient {
     /// Opens the stream for messages that belong to no request, over HTTP. They are received like all others.
     pub(crate) fn listen(&self) {
         if let TestClientTransport::Http(http) = &self.transport {
-            http.ask("GET", "", b"", ResponseWait::No);
+            http.send_http("GET", "", b"", ResponseWait::No);
         }
     }
 
     /// Resumes that stream after this event. Its messages are received like all others.
-    pub(crate) fn listen_behind(&self, event: &str) {
+    pub(crate) fn listen_after(&self, event: &str) {
         let TestClientTransport::Http(http) = &self.transport else { panic!("only HTTP has events") };
         http.listen(event);
     }
@@ -334,15 +334,15 @@ enum ResponseWait {
 impl HttpTestTransport {
     /// Posts a message on a connection of its own. Its answers are received like all other messages.
     fn post(&self, body: &[u8], wait: ResponseWait) {
-        self.ask("POST", "", body, wait);
+        self.send_http("POST", "", body, wait);
     }
 
     /// Listens on a connection of its own, after this event.
     fn listen(&self, last: &str) {
-        self.ask("GET", &format!("last-event-id: {last}\r\n"), b"", ResponseWait::No);
+        self.send_http("GET", &format!("last-event-id: {last}\r\n"), b"", ResponseWait::No);
     }
 
-    fn ask(&self, method: &str, more: &str, body: &[u8], wait: ResponseWait) {
+    fn send_http(&self, method: &str, more: &str, body: &[u8], wait: ResponseWait) {
         let mut stream = TcpStream::connect(self.address).unwrap();
         let session = self.session.lock().as_ref().map(|id| format!("mcp-session-id: {id}\r\n"));
         let session = session.or_else(|| modern_headers(body));

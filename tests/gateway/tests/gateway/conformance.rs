@@ -16,13 +16,13 @@ use steadfast_testkit::effort::TestEffort;
 use crate::world::{GatewayTestFolder, LISTEN, ReservedPort, TestProcess, start_gateway};
 
 #[test]
-fn sf_4_the_conformance_suite_passes_the_same_checks_through_us_in_the_older_era() {
-    SuiteComparison::begin("2025-11-25").same_checks_through_us();
+fn sf_4_the_conformance_suite_passes_the_same_checks_through_the_gateway_in_the_older_era() {
+    SuiteComparison::begin("2025-11-25").assert_same_checks();
 }
 
 #[test]
-fn sf_4_the_conformance_suite_passes_the_same_checks_through_us_in_the_modern_era() {
-    SuiteComparison::begin("2026-07-28").same_checks_through_us();
+fn sf_4_the_conformance_suite_passes_the_same_checks_through_the_gateway_in_the_modern_era() {
+    SuiteComparison::begin("2026-07-28").assert_same_checks();
 }
 
 /// Checks that differ on purpose: scenario, id, and reason.
@@ -58,7 +58,7 @@ impl SuiteComparison {
         Self { version, server, folder }
     }
 
-    fn same_checks_through_us(&self) {
+    fn assert_same_checks(&self) {
         let all = ["--requirements", self.version];
         let ways = TestEffort::of_this_run().cases(vec![
             ("stdio", [vec!["--".into()], server_line()].concat()),

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::client::{McpTestClient, ToolResponse};
 use crate::raw::{PersistentConnection, RawRequest, RawResponse, send};
 use crate::serve::TwoServerGateway;
-use crate::world::{GatewayWorld, LISTEN, PATIENCE, TestTransport, wait};
+use crate::world::{GatewayWorld, LISTEN, TEST_TIMEOUT, TestTransport, wait};
 
 /// Returns a gateway in front of the server of this world. Its operator has the token `person`.
 fn gateway(world: &GatewayWorld, change: impl FnOnce(Command) -> Command) -> McpTestClient {
@@ -49,7 +49,7 @@ fn half_open(address: SocketAddr, many: usize) -> Vec<TcpStream> {
 }
 
 /// Checks that regular clients are answered.
-fn all_is_well(address: SocketAddr) {
+fn assert_serving(address: SocketAddr) {
     assert_eq!(send(&get(address, "/readyz")).expect("an answer").status, 200);
     assert_eq!(operator(address, "/v1/status").status, 200);
     let mut client = McpTestClient::at(address);
@@ -65,11 +65,11 @@ fn sf_5_half_open_connections_block_no_client() {
     let mut client = gateway(&world, |command| command);
     client.initialize();
     let waiting = half_open(client.address(), 1_150);
-    all_is_well(client.address());
+    assert_serving(client.address());
     assert_eq!(client.call("look", json!({ "id": "b" })).text, "look b, run 1", "those before go on");
     // A connection that was closed to make room gets a response, unless it had sent nothing that could be answered.
     let mut first = &waiting[1];
-    first.set_read_timeout(Some(PATIENCE)).unwrap();
+    first.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     let mut response = String::new();
     first.read_to_string(&mut response).unwrap();
     assert!(
@@ -77,7 +77,7 @@ fn sf_5_half_open_connections_block_no_client() {
         "{response:?}"
     );
     drop(waiting);
-    all_is_well(client.address());
+    assert_serving(client.address());
 }
 
 /// The same with connections that stay open after an answer, for longer than any health check waits.
@@ -88,11 +88,11 @@ fn sf_5_idle_connections_block_no_client() {
     let client = gateway(&world, |command| command);
     let open_idle = |_| {
         let mut connection = PersistentConnection::to(client.address());
-        connection.ask(&get(client.address(), "/healthz"));
+        connection.request(&get(client.address(), "/healthz"));
         connection
     };
     let _idle: Vec<_> = (0..1_150).map(open_idle).collect();
-    all_is_well(client.address());
+    assert_serving(client.address());
 }
 
 /// A process may have a file limit below the limit of connections.
@@ -114,7 +114,7 @@ fn sf_5_half_open_connections_do_not_use_up_the_files_of_the_gateway() {
         limited
     });
     let _waiting = half_open(client.address(), 600);
-    all_is_well(client.address());
+    assert_serving(client.address());
     let log = fs::read_to_string(world.folder().join("log")).unwrap();
     assert!(log.contains("connections instead of 1024"), "{log}");
 }
@@ -122,7 +122,7 @@ fn sf_5_half_open_connections_do_not_use_up_the_files_of_the_gateway() {
 /// Follows an event stream until this is dropped. Otherwise returns the response.
 fn follow(request: &RawRequest) -> Result<TcpStream, RawResponse> {
     let mut stream = TcpStream::connect(request.address()).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     let request = request.clone().header("accept", "text/event-stream");
     stream.write_all(&request.bytes()).unwrap();
     let mut line = String::new();
@@ -152,7 +152,7 @@ const ANN: &str = "ann-has-this-token";
 const BOB: &str = "bob-has-this-token";
 
 #[test]
-fn sf_5_one_principal_follows_so_many_event_streams_and_others_follow_theirs() {
+fn sf_5_the_event_streams_of_one_principal_are_bounded_apart_from_those_of_others() {
     let config = format!(
         "[gateway]\nstreams_per_principal = 3\n\n[tokens.ann]\ntoken = \"{ANN}\"\n\n[tokens.bob]\ntoken = \"{BOB}\"\n"
     );

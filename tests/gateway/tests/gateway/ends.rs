@@ -89,7 +89,7 @@ fn gr_9_a_client_that_resumes_its_stream_after_the_gateway_was_killed_gets_the_a
         fs::remove_file(gate).unwrap();
         world.logged_times("tool_call_end", 1);
         killed_and_started(&world, &mut client);
-        client.listen_behind(&last);
+        client.listen_after(&last);
         let answer = client.answer(id);
         assert_eq!(ToolResponse::of(&answer).text, "pay a, run 1", "{answer}");
         assert_eq!(world.count("pay a"), 1);
@@ -99,7 +99,7 @@ fn gr_9_a_client_that_resumes_its_stream_after_the_gateway_was_killed_gets_the_a
             || format!("another run: {:?}", world.ledger()),
         );
         client.received.clear();
-        client.listen_behind(&last);
+        client.listen_after(&last);
         assert_eq!(client.call("pay", json!({ "id": "b" })).text, "pay b, run 1");
         assert!(
             client.received.iter().all(|message| message["id"] != id),
@@ -118,21 +118,21 @@ fn gr_9_a_client_that_resumes_its_stream_gets_the_unknown_outcome_of_a_write() {
     let pay = json!({ "id": "a", "fault": "gate" });
     let (id, last) = lost_in_a_call(&mut client, "pay", pay.clone());
     // There is no response for a call that may be made again: the client repeats it.
-    let look = client.send_call("look", json!({ "id": "b", "fault": "hang" }));
+    let request_id = client.send_call("look", json!({ "id": "b", "fault": "hang" }));
     world.until("look b", 1);
     killed_and_started(&world, &mut client);
-    client.listen_behind(&last);
+    client.listen_after(&last);
     let answer = client.answer(id);
     assert_eq!(ToolResponse::of(&answer).code.as_deref(), Some("outcome_unknown"), "{answer}");
     assert_eq!(world.count("pay a"), 1);
     let response = client.call("pay", pay);
     assert_eq!(response.code.as_deref(), Some("outcome_unknown"), "{response:?}");
     assert_eq!(world.count("pay a"), 1);
-    assert!(client.received.iter().all(|message| message["id"] != look), "{:?}", client.received);
+    assert!(client.received.iter().all(|message| message["id"] != request_id), "{:?}", client.received);
 }
 
 #[test]
-fn sf_7_what_one_client_missed_is_not_given_to_another() {
+fn sf_7_missed_messages_of_one_client_are_not_sent_to_another() {
     let world =
         GatewayWorld::of("sf_7_streams", "guard.mode = \"off\"\n", TestTransport::Http, TestTransport::Stdio);
     let mut client = world.client();
@@ -143,9 +143,9 @@ fn sf_7_what_one_client_missed_is_not_given_to_another() {
     killed_and_started(&world, &mut client);
     let mut other = McpTestClient::at(client.address());
     other.initialize();
-    other.listen_behind(&last);
+    other.listen_after(&last);
     assert!(!other.call("look", json!({ "id": "x" })).is_error);
-    client.listen_behind(&last);
+    client.listen_after(&last);
     assert_eq!(ToolResponse::of(&client.answer(id)).text, "pay a, run 1");
     assert!(other.received.is_empty(), "{:?}", other.received);
 }
@@ -243,7 +243,7 @@ fn no_daemon_of_a_server_is_left_behind_however_it_ends() {
 }
 
 #[test]
-fn a_client_that_listens_and_goes_away_leaves_nothing_behind() {
+fn a_client_that_disconnects_while_it_listens_leaves_no_server_running() {
     let world = GatewayWorld::new("listens_and_goes");
     let mut client = world.modern_client(json!({}));
     client.send("subscriptions/listen", json!({ "notifications": { "toolsListChanged": true } }));
@@ -290,7 +290,7 @@ fn a_server_that_stops_reading_delays_neither_clients_nor_shutdown() {
 }
 
 #[test]
-fn what_a_server_writes_to_stderr_is_in_our_log_and_in_every_error_about_it() {
+fn stderr_of_a_server_is_in_the_gateway_log_and_in_every_error_about_it() {
     for world in
         GatewayWorld::every("stderr_lines", "retry.attempts = 1\n").filter(|world| !world.is_remote())
     {

@@ -10,7 +10,7 @@ use crate::raw::{PersistentConnection, RawRequest};
 use crate::world::{GatewayWorld, TestTransport, is_running, kill, wait};
 
 #[test]
-fn gr_8_a_server_killed_between_calls_is_back_for_the_next_and_the_session_goes_on() {
+fn gr_8_a_server_killed_between_calls_is_back_for_the_next_and_the_session_continues() {
     for world in GatewayWorld::every("gr_8_between", "") {
         let mut client = world.client();
         assert_eq!(client.call("pay", json!({ "id": "a" })).text, "pay a, run 1");
@@ -25,7 +25,7 @@ fn gr_8_a_server_killed_between_calls_is_back_for_the_next_and_the_session_goes_
 }
 
 #[test]
-fn gr_1_a_server_that_dies_during_a_read_is_asked_again() {
+fn gr_1_a_read_is_retried_when_its_server_dies() {
     for world in GatewayWorld::every("gr_1_read", "") {
         let mut client = world.client();
         let response = client.call("look", json!({ "id": "a", "fault": "die_after", "times": 1 }));
@@ -57,7 +57,7 @@ fn gr_8_a_write_whose_server_dies_is_not_retried_and_the_client_gets_an_unknown_
 fn gr_7_a_server_that_hangs_gets_a_cancellation_and_the_client_is_answered() {
     GatewayWorld::each(
         "gr_7_hang",
-        concat!(soon_settled!(), "[tools.\"bank/pay\"]\ntimeout = \"3s\"\n"),
+        concat!(short_settle_times!(), "[tools.\"bank/pay\"]\ntimeout = \"3s\"\n"),
         |world| {
             let mut client = world.client();
             let response = client.call("pay", json!({ "id": "a", "fault": "hang" }));
@@ -94,7 +94,7 @@ fn gr_4_a_heartbeat_during_a_call_that_hangs_is_answered_while_it_hangs() {
 }
 
 #[test]
-fn gr_2_a_permanent_error_is_passed_on_at_once_and_as_it_came() {
+fn gr_2_a_permanent_error_is_passed_on_at_once_and_unchanged() {
     for world in GatewayWorld::every("gr_2_permanent", "") {
         let mut client = world.client();
         let response = client.call("nothing", json!({ "id": "a" }));
@@ -151,7 +151,7 @@ fn the_same_call_twice_at_once_runs_once_and_both_are_answered() {
 }
 
 #[test]
-fn a_client_that_goes_away_during_a_write_finds_the_answer_when_it_asks_again() {
+fn a_client_that_disconnects_during_a_write_gets_the_answer_when_it_calls_again() {
     for world in GatewayWorld::every("goes_away", "") {
         let gate = world.set_behavior("gate");
         let arguments = json!({ "id": "a", "fault": "gate" });
@@ -215,7 +215,7 @@ fn an_answer_that_crosses_a_cancel_was_not_delivered_and_an_equal_call_gets_it()
             }
             Some(connection) => {
                 let request = RawRequest::to(client.address()).header("mcp-session-id", &client.session());
-                serde_json::from_slice(&connection.ask(&request.body(message.to_string()))).ok()
+                serde_json::from_slice(&connection.request(&request.body(message.to_string()))).ok()
             }
         };
         let call = |id: u64, name: &str| {
@@ -302,7 +302,7 @@ fn a_client_that_never_lists_the_tools_is_protected_from_its_first_call_on() {
 
 #[test]
 fn other_output_of_a_server_beside_its_answer_does_no_harm() {
-    for world in GatewayWorld::every("writes_anything", soon_settled!()) {
+    for world in GatewayWorld::every("writes_anything", short_settle_times!()) {
         let mut client = world.client();
         assert_eq!(
             client.call("look", json!({ "id": "garbage", "fault": "garbage" })).text,
@@ -432,7 +432,7 @@ fn sf_4_a_call_with_long_arguments_is_carried_like_any_other() {
 }
 
 #[test]
-fn a_server_elsewhere_is_not_believed_that_its_tool_only_reads() {
+fn the_read_only_annotation_of_a_remote_server_is_not_trusted() {
     // Both names lead to the same server. TestTransport the second one it could be on any machine.
     for (host, code) in [("127.0.0.1", None), ("0.0.0.0", Some("outcome_unknown"))] {
         let world =
@@ -451,7 +451,7 @@ fn an_answer_counts_that_comes_before_its_server_receives_the_cancellation() {
     let world =
         GatewayWorld::of("late_and_deaf", "timeout = \"3s\"\n", TestTransport::Stdio, TestTransport::Http);
     let mut client = world.client();
-    let (_deaf, gate) = (world.set_behavior("deaf"), world.set_behavior("gate"));
+    let (_stalled, gate) = (world.set_behavior("deaf"), world.set_behavior("gate"));
     let arguments = json!({ "id": "a", "fault": "gate" });
     let response = client.call_keyed("pay", arguments.clone(), "k");
     assert_eq!(response.code.as_deref(), Some("outcome_unknown"), "{response:?}");

@@ -51,7 +51,7 @@ fn tg_1_the_second_identical_failure_is_reported_as_a_loop_and_the_third_is_not_
 
 /// A client with tracing in which each call is the root of a trace. The trace does not identify turns.
 #[test]
-fn tg_1_a_loop_is_seen_although_each_call_has_a_trace_of_its_own() {
+fn tg_1_a_loop_is_detected_although_each_call_has_a_trace_of_its_own() {
     GatewayWorld::each("tg_1_traced", "", |world| {
         let mut client = world.client();
         let responses: Vec<_> = (0..12)
@@ -71,7 +71,7 @@ fn tg_1_a_loop_is_seen_although_each_call_has_a_trace_of_its_own() {
 }
 
 #[test]
-fn tg_1_a_tool_that_its_server_takes_away_and_brings_back_is_no_loop_any_more() {
+fn tg_1_a_tool_that_its_server_removes_and_adds_again_is_no_longer_a_loop() {
     GatewayWorld::each("tg_1_brought_back", "trust.mode = \"off\"\n", |world| {
         let names = world.set_behavior("names");
         let list = |client: &mut McpTestClient| client.request("tools/list", json!({}));
@@ -141,7 +141,7 @@ fn tg_3_successes_do_not_count_towards_any_limit() {
 }
 
 #[test]
-fn tg_4_a_missing_parameter_is_not_worth_a_retry_and_a_time_out_is() {
+fn tg_4_a_missing_parameter_is_not_worth_a_retry_and_a_timeout_is() {
     GatewayWorld::each("tg_4_classified", "retry.base = \"1ms\"\n", |world| {
         let mut client = world.client();
         for (number, text) in [
@@ -387,7 +387,8 @@ fn tg_9_legitimate_sequences_pass_untouched() {
                             json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params });
                         let request =
                             RawRequest::to(client.address()).header("mcp-session-id", &client.session());
-                        serde_json::from_slice(&connection.ask(&request.body(message.to_string()))).unwrap()
+                        serde_json::from_slice(&connection.request(&request.body(message.to_string())))
+                            .unwrap()
                     }
                 };
                 let direct = bare.request("tools/call", params);
@@ -446,7 +447,7 @@ fn tg_5_malformed_calls_and_loops_are_written_down_in_the_state_folder_unless_it
 }
 
 #[test]
-fn tg_9_a_tool_that_comes_into_the_list_of_its_server_may_be_called_whatever_was_called_like_it_before() {
+fn tg_9_a_tool_that_its_server_newly_lists_may_be_called_despite_an_earlier_loop() {
     GatewayWorld::each("tg_9_comes_back", "", |world| {
         let mut client = world.client();
         let call = |client: &mut McpTestClient| client.call("extra", json!({ "id": "a" })).code;

@@ -21,7 +21,7 @@ fn long() -> String {
 }
 
 /// Returns a call whose answer is this text.
-fn saying(id: &str, text: &str) -> Value {
+fn with_text(id: &str, text: &str) -> Value {
     json!({ "id": id, "fault": "text", "text": text })
 }
 
@@ -72,7 +72,7 @@ fn read_all(client: &mut McpTestClient, uri: &str) -> String {
 struct LargeResultApi<'c>(&'c McpTestClient);
 
 impl LargeResultApi<'_> {
-    fn ask(&self, line: &str, accept: &str, body: &str) -> (u16, Vec<u8>) {
+    fn request(&self, line: &str, accept: &str, body: &str) -> (u16, Vec<u8>) {
         let request =
             RawRequest::to(self.0.address()).header("accept", accept).line(&format!("{line} HTTP/1.1"));
         let RawResponse { status, body, .. } = send(&request.body(body)).unwrap();
@@ -80,12 +80,12 @@ impl LargeResultApi<'_> {
     }
 
     fn get(&self, path: &str) -> (u16, Value) {
-        let (status, body) = self.ask(&format!("GET {path}"), "application/json", "");
+        let (status, body) = self.request(&format!("GET {path}"), "application/json", "");
         (status, serde_json::from_slice(&body).unwrap())
     }
 
     fn call(&self, tool: &str, params: Value, key: Option<&str>) -> Value {
-        let (status, body) = self.ask("POST /v1/calls", "application/json", &call(tool, params, key));
+        let (status, body) = self.request("POST /v1/calls", "application/json", &call(tool, params, key));
         let response: Value = serde_json::from_slice(&body).unwrap();
         assert_eq!(status, 200, "{response}");
         response
@@ -131,7 +131,7 @@ fn files(world: &GatewayWorld) -> Vec<PathBuf> {
 fn a_client_with_resources_reads_a_large_result_in_pages_that_are_the_whole() {
     GatewayWorld::each("large_resource", LIMIT, |world| {
         let (mut client, long) = (world.client(), long());
-        let response = client.call("look", saying("a", &long));
+        let response = client.call("look", with_text("a", &long));
         let about = shortened(&response.gateway_meta).clone();
         let uri = about["readAt"].as_str().unwrap();
         assert!(uri.starts_with("steadfast://results/"), "{about}");
@@ -161,11 +161,11 @@ fn a_client_with_resources_reads_a_large_result_in_pages_that_are_the_whole() {
 }
 
 #[test]
-fn a_client_on_stdio_without_resources_gets_a_file_that_goes_when_it_leaves() {
+fn a_client_on_stdio_without_resources_gets_a_file_that_is_removed_when_it_disconnects() {
     for back in [TestTransport::Stdio, TestTransport::Http] {
         let world = GatewayWorld::of_era(ServerEra::Modern, "large_file", LIMIT, TestTransport::Stdio, back);
         let (mut client, long) = (world.client(), long());
-        let response = client.call("look", saying("a", &long));
+        let response = client.call("look", with_text("a", &long));
         let about = shortened(&response.gateway_meta);
         let path = Path::new(about["readAt"].as_str().unwrap());
         let place = format!(
@@ -178,7 +178,7 @@ fn a_client_on_stdio_without_resources_gets_a_file_that_goes_when_it_leaves() {
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(path), mode(path.parent().unwrap())), (0o600, 0o700));
         assert_eq!(files(&world), [path]);
-        let same = client.call("look", saying("b", &long));
+        let same = client.call("look", with_text("b", &long));
         assert_eq!(shortened(&same.gateway_meta), about, "the same text is kept once");
         client.hang_up();
         let results = path.ancestors().nth(2).unwrap();
@@ -196,7 +196,7 @@ fn files_of_a_gateway_that_was_killed_are_removed_by_the_next_one() {
         TestTransport::Stdio,
     );
     let mut client = world.client();
-    client.call("look", saying("a", &long()));
+    client.call("look", with_text("a", &long()));
     let left = files(&world);
     assert_eq!(left.len(), 1);
     kill(client.pid());
@@ -204,7 +204,7 @@ fn files_of_a_gateway_that_was_killed_are_removed_by_the_next_one() {
     assert_eq!(files(&world), left, "nobody could remove it");
     let mut next = world.client();
     assert_eq!(files(&world), [""; 0].map(PathBuf::from));
-    next.call("look", saying("b", &long()));
+    next.call("look", with_text("b", &long()));
     assert_eq!(files(&world).len(), 1);
 }
 
@@ -213,7 +213,7 @@ fn a_client_over_http_without_resources_reads_the_rest_with_get() {
     for back in [TestTransport::Stdio, TestTransport::Http] {
         let world = GatewayWorld::of_era(ServerEra::Modern, "large_http", LIMIT, TestTransport::Http, back);
         let (mut client, long) = (world.client(), long());
-        let response = client.call("look", saying("a", &long));
+        let response = client.call("look", with_text("a", &long));
         let about = shortened(&response.gateway_meta);
         let path = about["readAt"].as_str().unwrap();
         let place = format!("send `GET {path}?offset={}` to this gateway", about["gapStart"]);
@@ -230,14 +230,14 @@ fn a_client_over_http_without_resources_reads_the_rest_with_get() {
 }
 
 #[test]
-fn a_client_of_the_modern_era_has_resources_if_the_server_says_so() {
+fn a_client_of_the_modern_era_has_resources_once_it_has_discovered_the_server() {
     GatewayWorld::each("large_modern", LIMIT, |world| {
         let (mut client, long) = (world.modern_client(json!({})), long());
-        let response = client.call("look", saying("a", &long));
+        let response = client.call("look", with_text("a", &long));
         let place = shortened(&response.gateway_meta)["readAt"].as_str().unwrap().to_owned();
         assert!(!place.starts_with("steadfast:"), "nobody has told it of resources: {place}");
         client.request("server/discover", json!({}));
-        let response = client.call("look", saying("b", &format!("{long}b")));
+        let response = client.call("look", with_text("b", &format!("{long}b")));
         let uri = shortened(&response.gateway_meta)["readAt"].as_str().unwrap().to_owned();
         assert_eq!(read_all(&mut client, &uri), format!("{long}b"));
         let answer = client.request("resources/read", json!({ "uri": uri }));
@@ -251,8 +251,10 @@ fn a_call_over_http_is_shortened_and_each_replay_of_it_from_the_original() {
     let world = GatewayWorld::of("large_calls", LIMIT, TestTransport::Http, TestTransport::Stdio);
     let (client, long) = (world.client(), long());
     let api = LargeResultApi(&client);
-    let first = api.call("pay", saying("a", &long), Some("k"));
-    for (response, from_cache) in [(&first, false), (&api.call("pay", saying("a", &long), Some("k")), true)] {
+    let first = api.call("pay", with_text("a", &long), Some("k"));
+    for (response, from_cache) in
+        [(&first, false), (&api.call("pay", with_text("a", &long), Some("k")), true)]
+    {
         assert_eq!(response["fromCache"], from_cache, "{response}");
         let about = shortened(response);
         let path = about["readAt"].as_str().unwrap();
@@ -264,7 +266,7 @@ fn a_call_over_http_is_shortened_and_each_replay_of_it_from_the_original() {
     let shown = world.logged("config.replaced").len();
     world.configure("");
     wait(|| world.logged("config.replaced").len() > shown, || format!("a reload in {:#?}", world.log()));
-    let whole = api.call("pay", saying("a", &long), Some("k"));
+    let whole = api.call("pay", with_text("a", &long), Some("k"));
     assert_eq!((text_of(&whole["output"]), &whole["fromCache"]), (&*long, &json!(true)));
     assert_eq!(whole.get("shortened"), None);
 }
@@ -274,7 +276,8 @@ fn a_call_with_an_event_stream_ends_with_the_same_shortened_result() {
     let world = GatewayWorld::of("large_events", LIMIT, TestTransport::Http, TestTransport::Stdio);
     let (client, long) = (world.client(), long());
     let api = LargeResultApi(&client);
-    let (_, events) = api.ask("POST /v1/calls", "text/event-stream", &call("look", saying("a", &long), None));
+    let (_, events) =
+        api.request("POST /v1/calls", "text/event-stream", &call("look", with_text("a", &long), None));
     let events = String::from_utf8(events).unwrap();
     let result = events.split("event: result\ndata: ").nth(1).and_then(|rest| rest.lines().next());
     let response: Value = serde_json::from_str(result.unwrap_or_else(|| panic!("{events}"))).unwrap();
@@ -292,7 +295,7 @@ fn tools_without_a_server_are_shortened_like_any_other() {
     // A command that prints its arguments prints JSON, which is structured content and passes whole.
     let long = long();
     let body = call("print", json!({ "text": long }), None).replace("\"bank\"", "\"command\"");
-    let (_, response) = api.ask("POST /v1/calls", "application/json", &body);
+    let (_, response) = api.request("POST /v1/calls", "application/json", &body);
     let response: Value = serde_json::from_slice(&response).unwrap();
     assert_eq!(response["output"]["content"]["text"], json!(long), "{response}");
     assert_eq!(response.get("shortened"), None);
@@ -354,7 +357,7 @@ fn a_turn_uses_originals_for_arguments_and_gives_shortened_outputs() {
     GatewayWorld::each("large_turn", &format!("gateway.run_turn = true\n{LIMIT}"), |world| {
         let (mut client, long) = (world.client(), "0123456789".repeat(300));
         let plan = json!({ "calls": [
-            { "id": "look", "tool": "look", "params": saying("a", &long) },
+            { "id": "look", "tool": "look", "params": with_text("a", &long) },
             { "id": "pay", "tool": "pay", "params": { "id": { "$from": "look", "path": "/content/0/text" } } },
         ] });
         let response = client.call("run_turn", plan);
@@ -369,12 +372,12 @@ fn a_turn_uses_originals_for_arguments_and_gives_shortened_outputs() {
 }
 
 #[test]
-fn kept_results_expire_and_the_files_of_expired_ones_are_removed() {
+fn large_results_expire_and_the_files_of_expired_ones_are_removed() {
     let config = format!("{LIMIT}[results]\nkeep = \"1ms\"\n");
     let world = GatewayWorld::of("large_expired", &config, TestTransport::Http, TestTransport::Stdio);
     let client = world.client();
     let api = LargeResultApi(&client);
-    let response = api.call("look", saying("a", &long()), None);
+    let response = api.call("look", with_text("a", &long()), None);
     let path = shortened(&response)["readAt"].as_str().unwrap().to_owned();
     wait(|| api.get(&path).0 == 404, || format!("the end of {path}"));
     let (_, expired) = api.get(&path);
@@ -387,25 +390,25 @@ fn kept_results_expire_and_the_files_of_expired_ones_are_removed() {
         TestTransport::Stdio,
         TestTransport::Stdio,
     );
-    let response = world.client().call("look", saying("a", &long()));
+    let response = world.client().call("look", with_text("a", &long()));
     assert!(response.text.contains("is kept for 1 ms"), "{}", response.text);
     wait(|| files(&world).is_empty(), || format!("the end of {:?}", files(&world)));
 }
 
 #[test]
-fn kept_results_are_bounded_and_what_cannot_be_kept_passes_whole() {
+fn large_results_are_bounded_and_those_that_cannot_be_stored_pass_whole() {
     let config = format!("{LIMIT}[results]\nentries = 1\nbytes = \"16KiB\"\n");
     let world = GatewayWorld::of("large_bounds", &config, TestTransport::Http, TestTransport::Stdio);
     let (mut client, long) = (world.client(), long());
     let uri =
         |response: &ToolResponse| shortened(&response.gateway_meta)["readAt"].as_str().unwrap().to_owned();
-    let first = uri(&client.call("look", saying("a", &long)));
-    let second = uri(&client.call("look", saying("b", &format!("{long}b"))));
+    let first = uri(&client.call("look", with_text("a", &long)));
+    let second = uri(&client.call("look", with_text("b", &format!("{long}b"))));
     let evicted = client.request("resources/read", json!({ "uri": first }));
     assert_eq!(evicted["error"]["code"], -32002, "{evicted}");
     assert_eq!(read_all(&mut client, &second), format!("{long}b"));
     let larger = long.repeat(3);
-    let response = client.call("look", saying("c", &larger));
+    let response = client.call("look", with_text("c", &larger));
     assert_eq!((response.text, response.gateway_meta), (larger, Value::Null));
     assert_eq!(world.logged_times("result.not_kept", 1)[0]["bytes"], long.len() * 3);
     assert_eq!(read_all(&mut client, &second), format!("{long}b"), "it pushed nothing out");
@@ -423,7 +426,7 @@ fn a_text_that_cannot_be_written_as_a_file_passes_whole() {
     );
     let (mut client, long) = (world.client(), long());
     fs::write(world.folder().join(".local/state/steadfast/results"), "in its place").unwrap();
-    let response = client.call("look", saying("a", &long));
+    let response = client.call("look", with_text("a", &long));
     assert_eq!((response.text, response.gateway_meta), (long, Value::Null));
     world.logged_times("result.not_kept", 1);
 }
@@ -441,7 +444,7 @@ fn the_limit_is_that_of_the_tool_and_without_one_nothing_is_changed() {
     ] {
         GatewayWorld::each("large_limit", config, |world| {
             let (mut client, mut bare) = (world.client(), world.bare());
-            let arguments = saying("a", &long());
+            let arguments = with_text("a", &long());
             let of = |client: &mut McpTestClient| {
                 let id = client.send_call("look", arguments.clone());
                 client.answer(id)["result"].clone()
@@ -469,7 +472,7 @@ fn the_results_of_several_servers_are_read_at_the_gateway() {
     let long = long();
     for tool in ["bank__look", "shop__look"] {
         let text = format!("{tool}\n{long}");
-        let response = client.call(tool, saying("a", &text));
+        let response = client.call(tool, with_text("a", &text));
         assert_eq!(
             read_all(&mut client, shortened(&response.gateway_meta)["readAt"].as_str().unwrap()),
             text

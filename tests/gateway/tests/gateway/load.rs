@@ -54,15 +54,15 @@ struct PaymentServer(Arc<Mutex<HashMap<String, u32>>>);
 impl PaymentServer {
     fn open() -> (Self, SocketAddr) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (till, address) = (Self::default(), listener.local_addr().unwrap());
-        let serving = till.clone();
+        let (server, address) = (Self::default(), listener.local_addr().unwrap());
+        let serving = server.clone();
         thread::spawn(move || {
             for payer in listener.incoming().map_while(Result::ok) {
-                let till = serving.clone();
-                thread::spawn(move || till.serve(payer));
+                let server = serving.clone();
+                thread::spawn(move || server.serve(payer));
             }
         });
-        (till, address)
+        (server, address)
     }
 
     /// Serves one connection to its end.
@@ -108,7 +108,7 @@ fn pay_invoices(
     progress: &LoadProgress,
 ) -> BTreeMap<String, InvoiceOutcome> {
     let mut connection = PersistentConnection::to(gateway);
-    let mut became = BTreeMap::<String, InvoiceOutcome>::new();
+    let mut outcomes = BTreeMap::<String, InvoiceOutcome>::new();
     let mut paid = 0;
     for number in 0.. {
         if paid >= enough && progress.is_turned.load(Ordering::Relaxed) {
@@ -124,8 +124,8 @@ fn pay_invoices(
             RawRequest::to(gateway).line("POST /v1/calls HTTP/1.1").header("accept", "application/json");
         let request = request.body(envelope.to_string());
         for _ in 0..if number % 5 == 0 { 2 } else { 1 } {
-            let response: Value = serde_json::from_slice(&connection.ask(&request)).unwrap();
-            let of = became.entry(invoice.clone()).or_default();
+            let response: Value = serde_json::from_slice(&connection.request(&request)).unwrap();
+            let of = outcomes.entry(invoice.clone()).or_default();
             match (response["status"].as_str(), response["error"]["code"].as_str()) {
                 (Some("success"), None) => {
                     of.paid += 1;
@@ -140,7 +140,7 @@ fn pay_invoices(
             }
         }
     }
-    became
+    outcomes
 }
 
 /// Makes one change after the other while calls are in flight. Returns the number of changes.
@@ -192,7 +192,7 @@ impl Drop for CallerStopGuard<'_> {
 
 #[test]
 fn tr_1_two_hundred_callers_lose_nothing_while_an_operator_changes_everything() {
-    let (till, address) = PaymentServer::open();
+    let (server, address) = PaymentServer::open();
     let folder = GatewayTestFolder::new("load");
     let config = folder.join("steadfast.toml");
     let tool = format!(
@@ -210,25 +210,29 @@ fn tr_1_two_hundred_callers_lose_nothing_while_an_operator_changes_everything() 
     let gateway = client.address();
 
     let (load, progress) = (LoadSize::of_this_run(), LoadProgress::default());
-    let (became, turns) = thread::scope(|scope| {
+    let (outcomes, turns) = thread::scope(|scope| {
         let (progress, enough) = (&progress, load.invoices);
         let steering = scope.spawn(|| make_changes(gateway, &config, load.rounds, progress));
         let callers: Vec<_> = (0..CALLERS)
             .map(|caller| scope.spawn(move || pay_invoices(caller, gateway, enough, progress)))
             .collect();
-        let became: Vec<_> = callers.into_iter().map(|caller| caller.join()).collect();
-        (became, steering.join().unwrap())
+        let outcomes: Vec<_> = callers.into_iter().map(|caller| caller.join()).collect();
+        (outcomes, steering.join().unwrap())
     });
-    let became: BTreeMap<String, InvoiceOutcome> =
-        became.into_iter().flat_map(|became| became.expect("every call is answered")).collect();
+    let outcomes: BTreeMap<String, InvoiceOutcome> =
+        outcomes.into_iter().flat_map(|outcomes| outcomes.expect("every call is answered")).collect();
 
-    let paid = till.0.lock().clone();
-    for (invoice, became) in &became {
+    let paid = server.0.lock().clone();
+    for (invoice, outcomes) in &outcomes {
         let runs = paid.get(invoice).copied().unwrap_or_default();
-        assert_eq!(runs, u32::from(became.paid > 0), "{invoice}: {became:?}");
+        assert_eq!(runs, u32::from(outcomes.paid > 0), "{invoice}: {outcomes:?}");
     }
-    assert_eq!(paid.len(), became.values().filter(|became| became.paid > 0).count(), "nobody else paid");
-    let sum = |count: fn(&InvoiceOutcome) -> u32| became.values().map(count).sum::<u32>();
+    assert_eq!(
+        paid.len(),
+        outcomes.values().filter(|outcomes| outcomes.paid > 0).count(),
+        "nobody else paid"
+    );
+    let sum = |count: fn(&InvoiceOutcome) -> u32| outcomes.values().map(count).sum::<u32>();
     let (answered, refused) = (sum(|one| one.paid), sum(|one| one.refused));
     eprintln!("{answered} paid, {refused} refused, {turns} turns");
     assert!(paid.len() >= CALLERS * load.invoices && refused > 0, "{answered} paid, {refused} refused");

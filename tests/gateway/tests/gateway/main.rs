@@ -9,7 +9,7 @@
 )]
 
 /// Settings for tests in which the time until an attempt is settled does not matter.
-macro_rules! soon_settled {
+macro_rules! short_settle_times {
     () => {
         "settling.linger = \"100ms\"\nsettling.settle = \"100ms\"\n"
     };

@@ -54,7 +54,7 @@ fn command_named(status: &Value, prefix: &str, kind: &str) -> Vec<String> {
 }
 
 #[test]
-fn d_48_the_commands_that_status_names_show_what_it_counted_for_each_tenant() {
+fn d_48_the_commands_that_status_names_list_the_counted_items_of_each_tenant() {
     let config = "
 [trust]
 count = 1
@@ -167,11 +167,11 @@ fn the_runbook_opens_and_resets_the_breakers_of_every_tenant() {
 fn half_a_gateway() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    thread::spawn(move || listener.incoming().map_while(Result::ok).for_each(half_an_answer));
+    thread::spawn(move || listener.incoming().map_while(Result::ok).for_each(send_partial_response));
     address
 }
 
-fn half_an_answer(mut stream: TcpStream) {
+fn send_partial_response(mut stream: TcpStream) {
     let mut lines = BufReader::new(stream.try_clone().unwrap());
     let (mut first, mut length) = (String::new(), 0);
     lines.read_line(&mut first).unwrap();
@@ -215,7 +215,7 @@ fn a_breaker_that_cannot_be_turned_does_not_keep_the_others_from_it() {
 }
 
 #[test]
-fn d_48_a_half_open_breaker_that_is_merely_idle_is_no_trouble() {
+fn d_48_a_half_open_breaker_that_is_merely_idle_is_not_a_problem() {
     let config = "trust.mode = \"off\"\nguard.mode = \"off\"\n[tools.\"bank/look\"]\nbreaker.consecutive = 1\nbreaker.cooldown = \"100ms\"\nretry.attempts = 1\n";
     let world = GatewayWorld::of("d_48_half_open", config, TestTransport::Http, TestTransport::Stdio);
     let mut client = world.client();
@@ -374,7 +374,7 @@ fn d_48_an_unreachable_server_at_a_url_is_reported_until_it_is_reachable() {
 }
 
 #[test]
-fn check_reports_an_address_without_tokens_beside_a_slip_and_what_serve_refuses() {
+fn check_reports_an_address_without_tokens_beside_other_errors_as_serve_does() {
     let world = GatewayWorld::new("check_pass");
     let refusal = "can be reached from other machines";
     for (config, is_reported) in [

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::client::McpTestClient;
 use crate::raw::{RawRequest, RawResponse, send};
 use crate::serve::TwoServerGateway;
-use crate::world::{GatewayWorld, LISTEN, PATIENCE, ServerEra, TestTransport, is_running, kill, wait};
+use crate::world::{GatewayWorld, LISTEN, ServerEra, TEST_TIMEOUT, TestTransport, is_running, kill, wait};
 
 /// Returns a gateway in front of a server with this transport, and a client that keeps it running.
 fn opened(test: &str, config: &str, back: TestTransport) -> (GatewayWorld, McpTestClient) {
@@ -19,16 +19,16 @@ fn opened(test: &str, config: &str, back: TestTransport) -> (GatewayWorld, McpTe
 }
 
 fn post(client: &McpTestClient, path: &str, body: &Value) -> (RawResponse, Value) {
-    ask(client, &format!("POST {path} HTTP/1.1"), &body.to_string())
+    request(client, &format!("POST {path} HTTP/1.1"), &body.to_string())
 }
 
 fn get(client: &McpTestClient, path: &str) -> Value {
-    let (answered, body) = ask(client, &format!("GET {path} HTTP/1.1"), "");
+    let (answered, body) = request(client, &format!("GET {path} HTTP/1.1"), "");
     assert_eq!(answered.status, 200, "{body}");
     body
 }
 
-fn ask(client: &McpTestClient, line: &str, body: &str) -> (RawResponse, Value) {
+fn request(client: &McpTestClient, line: &str, body: &str) -> (RawResponse, Value) {
     let request = RawRequest::to(client.address()).header("accept", "application/json").line(line).body(body);
     let answered = send(&request).expect("an answer");
     let value = serde_json::from_slice(&answered.body).unwrap();
@@ -109,7 +109,7 @@ fn sf_7_callers_with_other_names_have_other_processes_of_a_server() {
 }
 
 #[test]
-fn a_server_that_gets_other_tools_is_asked_for_them_again() {
+fn changed_tools_of_a_server_are_listed_again() {
     let (world, client) = opened("plain_changed", "", TestTransport::Stdio);
     let has = |names: &str| fs::write(world.folder().join("ledger.names"), names).unwrap();
     let call = |tool: &str, id: &str| {
@@ -153,7 +153,7 @@ fn an_incomplete_tool_list_reports_no_tool_as_missing() {
 }
 
 #[test]
-fn a_question_of_a_server_is_refused_where_no_user_can_be_asked() {
+fn an_elicitation_of_a_server_is_refused_if_there_is_no_user() {
     let (world, client) = opened("plain_asks", "", TestTransport::Stdio);
     fs::write(world.folder().join("ledger.names"), "ask").unwrap();
     let (answered, body) = post(&client, "/v1/calls", &envelope("ask", json!({ "id": "a" }), "ann"));
@@ -196,7 +196,7 @@ fn progress_of_a_call_over_http_is_a_sign_of_life() {
         let call = envelope("look", json!({ "id": "a", "fault": "pulse" }), "ann").to_string();
         let request = RawRequest::to(client.address()).line("POST /v1/calls HTTP/1.1").body(call);
         let mut stream = TcpStream::connect(client.address()).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         stream.write_all(&request.header("accept", "text/event-stream").bytes()).unwrap();
         let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
         let signs = lines.by_ref().filter(|line| line == "event: progress").take(3).count();
@@ -216,12 +216,12 @@ fn progress_of_a_call_over_http_is_a_sign_of_life() {
 fn an_unused_server_makes_room_for_another() {
     let served = TwoServerGateway::new("plain_room", "isolation = \"per_session\"\nmost_sessions = 1\n");
     let client = McpTestClient::at(served.address());
-    let look = |actor: &str| {
+    let status_of = |actor: &str| {
         let mut call = envelope("look", json!({ "id": actor }), actor);
         call["toolNamespace"] = "mail".into();
         post(&client, "/v1/calls", &call).0.status
     };
-    assert_eq!((look("ann"), look("bob")), (200, 200));
+    assert_eq!((status_of("ann"), status_of("bob")), (200, 200));
     let servers = get(&client, "/v1/servers");
     let names: Vec<_> = servers["servers"].as_array().unwrap().iter().map(|server| &server["name"]).collect();
     assert_eq!(names, ["bank", "mail"]);
@@ -248,7 +248,7 @@ fn annotations_of_a_server_count_over_http_too() {
 }
 
 #[test]
-fn sf_6_what_a_server_wrote_to_stderr_is_seen_without_secrets() {
+fn sf_6_stderr_of_a_server_is_shown_without_secrets() {
     let world = GatewayWorld::of("plain_stderr", "", TestTransport::Http, TestTransport::Stdio);
     let mut command = world.wrap_alone(&[&["--name", "bank"][..], &LISTEN, &["--", "sh", "-c"]].concat());
     command.arg("echo \"ready with sk-live-4f9a8b7c6d5e4f3a2b1c\" >&2; exec \"$0\" \"$1\"");
@@ -262,7 +262,7 @@ fn sf_6_what_a_server_wrote_to_stderr_is_seen_without_secrets() {
 }
 
 #[test]
-fn servers_and_sessions_are_seen_with_what_went_wrong() {
+fn servers_and_sessions_are_listed_with_their_errors() {
     let (world, mut client) = opened("plain_seen", "", TestTransport::Stdio);
     client.call("pay", json!({ "id": "a", "fault": "die_after" }));
     wait(

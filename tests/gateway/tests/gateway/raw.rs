@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 
-use crate::world::PATIENCE;
+use crate::world::TEST_TIMEOUT;
 
 /// A request of which every part can be wrong.
 #[derive(Clone)]
@@ -97,7 +97,7 @@ impl RawResponse {
 /// Sends a request on a connection of its own and reads to its end. `None` if it was closed without an answer.
 pub(crate) fn send(request: &RawRequest) -> Option<RawResponse> {
     let mut stream = TcpStream::connect(request.address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     // A request that is refused early is not read to its end.
     let _ = stream.write_all(&request.bytes());
     let mut answer = Vec::new();
@@ -125,12 +125,12 @@ impl PersistentConnection {
     pub(crate) fn to(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         Self(BufReader::new(stream))
     }
 
     /// Sends a request whose answer comes in one piece, and returns that.
-    pub(crate) fn ask(&mut self, request: &RawRequest) -> Vec<u8> {
+    pub(crate) fn request(&mut self, request: &RawRequest) -> Vec<u8> {
         self.0.get_mut().write_all(&request.clone().without("connection").bytes()).unwrap();
         let (mut line, mut length) = (String::new(), None);
         loop {

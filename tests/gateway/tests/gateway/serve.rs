@@ -69,7 +69,7 @@ impl TwoServerGateway {
     }
 
     /// Makes a server behave like this until the file is removed.
-    fn makes_it(&self, server: &str, behavior: &str) -> PathBuf {
+    fn set_behavior(&self, server: &str, behavior: &str) -> PathBuf {
         let file = self.folder.join(format!("{server}.{behavior}"));
         fs::write(&file, "").unwrap();
         file
@@ -113,7 +113,7 @@ fn names(listed: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn several_servers_are_one_to_their_client_and_each_is_there_alone() {
+fn several_servers_are_one_to_their_client_and_each_is_also_available_alone() {
     let served = TwoServerGateway::new("several", "");
     let mut client = McpTestClient::at(served.address());
     let agreed = client.initialize();
@@ -162,7 +162,7 @@ fn sessions_share_a_process_unless_each_is_to_have_its_own() {
 }
 
 #[test]
-fn rp_16_one_server_that_fails_loses_its_trust_and_the_others_keep_theirs() {
+fn rp_16_one_server_that_fails_loses_its_trust_and_the_others_do_not() {
     let served = TwoServerGateway::new(
         "rp_16",
         "[trust]\ncount = 2\nseverities = [\"crash\"]\n[breaker]\nconsecutive = 100\n",
@@ -226,7 +226,7 @@ fn gr_9_a_session_of_several_servers_outlives_the_gateway() {
 }
 
 #[test]
-fn gr_9_what_a_client_watches_at_a_shared_server_outlives_the_gateway_and_ends_with_its_session() {
+fn gr_9_subscriptions_at_a_shared_server_outlive_the_gateway_and_end_with_their_session() {
     let mut served = TwoServerGateway::new("watches", "");
     let mut first = served.client("/mcp/bank");
     let mut second = served.client("/mcp/bank");
@@ -280,7 +280,7 @@ fn tg_1_a_model_that_insists_on_a_missing_tool_is_stopped() {
 }
 
 #[test]
-fn the_servers_of_a_client_are_taken_from_its_own_file_or_its_text_and_spoken_to_on_our_streams() {
+fn servers_are_read_from_the_file_or_the_text_of_a_client_and_served_over_stdio() {
     let served = TwoServerGateway::quiet("of_a_client", "");
     fs::remove_file(served.folder.join("steadfast.toml")).unwrap();
     let file = served.folder.join("mcp.json");
@@ -300,7 +300,7 @@ fn the_servers_of_a_client_are_taken_from_its_own_file_or_its_text_and_spoken_to
 }
 
 #[test]
-fn without_a_server_the_error_says_how_to_name_one() {
+fn without_a_server_the_error_explains_how_to_name_one() {
     let served = TwoServerGateway::quiet("nobody", "");
     fs::write(served.folder.join("steadfast.toml"), "").unwrap();
     let mut command = served.command(&[]);
@@ -346,7 +346,7 @@ fn a_server_whose_name_begins_with_that_of_another_has_tools_of_its_own() {
 }
 
 #[test]
-fn what_one_server_may_have_done_is_not_asked_of_another() {
+fn a_request_that_one_server_may_have_run_is_not_sent_to_another() {
     let served = TwoServerGateway::new("done_once", "");
     let mut client = served.client("/mcp");
     let refused = client.request("test/fail", json!({ "code": -32603 }));
@@ -376,7 +376,7 @@ fn requests_for_no_server_in_particular_are_answered_although_one_server_cannot_
 #[test]
 fn a_list_without_one_of_its_pages_is_none() {
     let served = TwoServerGateway::new("pages", "");
-    served.makes_it("mail", "pages");
+    served.set_behavior("mail", "pages");
     let mut client = served.client("/mcp");
     assert_eq!(names(&client.request("tools/list", json!({}))), ["bank__pay", "bank__look"]);
 }
@@ -386,7 +386,7 @@ fn a_server_that_lists_its_tools_too_late_is_announced_when_it_has() {
     let served = TwoServerGateway::quiet("late_list", "");
     let mut client = served.on_streams();
     client.initialize();
-    let slow = served.makes_it("mail", "slow");
+    let slow = served.set_behavior("mail", "slow");
     assert_eq!(names(&client.request("tools/list", json!({}))), ["bank__pay", "bank__look"]);
     fs::remove_file(slow).unwrap();
     client.next_notification("notifications/tools/list_changed");
@@ -464,7 +464,7 @@ fn a_question_of_a_shared_server_reaches_no_client_while_calls_of_several_sessio
         client.initialize_with(json!({ "elicitation": {} }));
     }
     let [first, second] = &mut clients[..] else { panic!("two of them") };
-    let gate = served.makes_it("bank", "gate");
+    let gate = served.set_behavior("bank", "gate");
     let busy = second.send_call("bank__look", json!({ "id": "b", "fault": "gate" }));
     wait(|| served.count("bank", "look b") == 1, || "the call of the other".to_owned());
     let response = first.call("bank__ask", json!({ "id": "a" }));
@@ -489,7 +489,7 @@ fn a_question_of_a_shared_server_reaches_no_client_while_calls_of_several_sessio
 
 /// OpenClaw's own configuration is JSON5, and users write comments into the files of other programs.
 #[test]
-fn rp_17_configuration_of_others_is_read_as_json5_and_mistakes_have_a_place() {
+fn rp_17_foreign_configuration_is_read_as_json5_and_errors_have_a_position() {
     let world = GatewayWorld::of("rp_17_json5", "", TestTransport::Stdio, TestTransport::Stdio);
     let file = world.folder().join("openclaw.json");
     let text = r#"// Ours.

@@ -9,7 +9,7 @@ use crate::client::ToolResponse;
 use crate::world::{GatewayWorld, wait};
 
 #[test]
-fn gr_3_three_transient_failures_exhaust_the_retries_and_the_session_goes_on() {
+fn gr_3_three_transient_failures_exhaust_the_retries_and_the_session_continues() {
     GatewayWorld::each("gr_3_stepped", "profile = \"stepped\"\n", |world| {
         let mut client = world.client();
         let response = client.call("look", json!({ "id": "a", "fault": "error" }));
@@ -51,7 +51,7 @@ fn gr_4_a_heartbeat_between_two_attempts_is_answered_before_the_second() {
 fn gr_5_an_agent_that_gets_an_error_continues_with_another_tool() {
     GatewayWorld::each(
         "gr_5_other_tool",
-        concat!(soon_settled!(), "[tools.\"bank/pay\"]\ntimeout = \"3s\"\n"),
+        concat!(short_settle_times!(), "[tools.\"bank/pay\"]\ntimeout = \"3s\"\n"),
         |world| {
             let mut client = world.client();
             let response = client.call("pay", json!({ "id": "a", "fault": "hang" }));
@@ -74,7 +74,7 @@ fn gr_6_after_any_failure_the_error_is_recorded_and_the_next_message_is_answered
     let failing = ["pay", "look"]
         .map(|tool| format!("[tools.\"bank/{tool}\"]\nretry.attempts = 1\ntimeout = \"500ms\"\n"));
     let config =
-        format!("guard.mode = \"off\"\ntrust.mode = \"off\"\n{}{}", soon_settled!(), failing.concat());
+        format!("guard.mode = \"off\"\ntrust.mode = \"off\"\n{}{}", short_settle_times!(), failing.concat());
     // Two gateways, because a server that ends too often within a minute is not restarted.
     for faults in [["hang", "die_after", "error", "503"], ["400", "code", "half_line", "instead"]] {
         GatewayWorld::each(&format!("gr_6_{}", faults[0]), &config, |world| each_fails(&world, &faults));

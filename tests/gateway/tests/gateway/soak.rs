@@ -94,11 +94,11 @@ fn crash(client: &mut McpTestClient, id: &str) {
 }
 
 /// Runs a session from its beginning to its end.
-fn visit(gateway: &McpTestClient, name: &str, does: impl FnOnce(&mut McpTestClient)) {
+fn visit(gateway: &McpTestClient, name: &str, visitor: impl FnOnce(&mut McpTestClient)) {
     let mut client = McpTestClient::at(gateway.address());
     client.initialize();
     client.request("tools/list", json!({}));
-    does(&mut client);
+    visitor(&mut client);
     let end = RawRequest::to(gateway.address())
         .line("DELETE /mcp HTTP/1.1")
         .header("mcp-session-id", &client.session());

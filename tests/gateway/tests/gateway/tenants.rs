@@ -75,7 +75,7 @@ impl SharedGateway {
         client
     }
 
-    fn ask(&self, token: &str, line: &str, body: &Value) -> (u16, Value) {
+    fn request(&self, token: &str, line: &str, body: &Value) -> (u16, Value) {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let request = RawRequest::to(self.address()).header("accept", "application/json");
         let request = request.header("authorization", &format!("Bearer {token}"));
@@ -85,15 +85,15 @@ impl SharedGateway {
     }
 
     fn post(&self, token: &str, path: &str, body: &Value) -> (u16, Value) {
-        self.ask(token, &format!("POST {path}"), body)
+        self.request(token, &format!("POST {path}"), body)
     }
 
     fn get(&self, token: &str, path: &str) -> (u16, Value) {
-        self.ask(token, &format!("GET {path}"), &Value::Null)
+        self.request(token, &format!("GET {path}"), &Value::Null)
     }
 
     /// Returns the answer of this endpoint.
-    fn see(&self, path: &str) -> Value {
+    fn get_as_viewer(&self, path: &str) -> Value {
         let (status, body) = self.get(GRAFANA, path);
         assert_eq!(status, 200, "{path}: {body}");
         body
@@ -154,7 +154,7 @@ fn sf_7_the_same_key_of_two_tenants_is_two_calls() {
     }
     assert_eq!((shared.world.count("pay m"), shared.world.count("pay h")), (2, 2));
     for (tenant, actor) in [("acme", "ann"), ("umbra", "bob")] {
-        let body = shared.see(&format!("/v1/records?tenant={tenant}"));
+        let body = shared.get_as_viewer(&format!("/v1/records?tenant={tenant}"));
         let records = body["records"].as_array().unwrap();
         assert_eq!(records.len(), 2, "{body}");
         assert!(
@@ -162,7 +162,7 @@ fn sf_7_the_same_key_of_two_tenants_is_two_calls() {
             "{body}"
         );
     }
-    let body = shared.see("/v1/sessions");
+    let body = shared.get_as_viewer("/v1/sessions");
     let mut sessions: Vec<_> =
         body["sessions"].as_array().unwrap().iter().map(|one| (&one["actor"], &one["tenant"])).collect();
     sessions.sort_by_key(|(actor, _)| actor.as_str());
@@ -190,7 +190,7 @@ fn sf_7_an_envelope_that_names_another_than_its_token_is_refused() {
 }
 
 #[test]
-fn sf_7_what_one_tenant_broke_works_for_the_other() {
+fn sf_7_a_tool_that_one_tenant_broke_works_for_the_other() {
     let config = "[trust]\ncount = 1\nseverities = [\"crash\"]\n[gateway]\nreliability_tools = true\n";
     let shared = SharedGateway::new("sf_7_tenants_trust", config);
     let (mut ann, mut bob) = (shared.client(ANN), shared.client(BOB));
@@ -203,7 +203,7 @@ fn sf_7_what_one_tenant_broke_works_for_the_other() {
     assert_eq!(ann.call("pay", json!({ "id": "b" })).code.as_deref(), Some("approval_required"));
     assert_eq!(shared.post(ANN, "/v1/calls", &call("bank/pay", json!({ "id": "b" }), None)).0, 409);
     let waiting = |tenant: &str| {
-        let body = shared.see(&format!("/v1/approvals?tenant={tenant}"));
+        let body = shared.get_as_viewer(&format!("/v1/approvals?tenant={tenant}"));
         body["approvals"].as_array().unwrap().len()
     };
     wait(|| waiting("acme") > 0, || "a request of Ann's".to_owned());
@@ -214,25 +214,26 @@ fn sf_7_what_one_tenant_broke_works_for_the_other() {
     let (status, answer) =
         shared.post(&shared.admin(), "/v1/breakers/tool:bank:look?tenant=acme", &json!({ "to": "open" }));
     assert_eq!(status, 200, "{answer}");
-    let look = call("bank/look", json!({ "id": "c" }), None);
+    let envelope = call("bank/look", json!({ "id": "c" }), None);
     assert_eq!(ann.call("look", json!({ "id": "c" })).code.as_deref(), Some("circuit_open"));
-    assert_eq!(shared.post(ANN, "/v1/calls", &look).0, 503);
+    assert_eq!(shared.post(ANN, "/v1/calls", &envelope).0, 503);
     assert_eq!(bob.call("look", json!({ "id": "c" })).text, "look c, run 1");
     // In the era without sessions each request names its session.
     let (mut ann, mut bob) = (shared.modern(ANN), shared.modern(BOB));
     assert_eq!(ann.call("look", json!({ "id": "d" })).code.as_deref(), Some("circuit_open"));
     assert_eq!(bob.call("look", json!({ "id": "d" })).text, "look d, run 1");
-    assert_eq!(shared.post(BOB, "/v1/calls", &look).0, 200);
+    assert_eq!(shared.post(BOB, "/v1/calls", &envelope).0, 200);
 }
 
 #[test]
-fn sf_7_the_guard_stops_a_conversation_and_not_one_of_that_name_elsewhere() {
+fn sf_7_the_guard_stops_a_session_and_not_one_with_that_name_of_another_tenant() {
     let shared = SharedGateway::new("sf_7_tenants_guard", "");
     let burn = call("bank/burn", json!({}), None);
     let code = |token| shared.post(token, "/v1/calls", &burn).1["error"]["code"].clone();
     wait(|| code(ANN) == "loop_detected", || "that Ann is stopped".to_owned());
     assert_eq!(code(BOB), "unknown_tool");
-    let stopped = |tenant: &str| shared.see(&format!("/v1/guard?tenant={tenant}"))["stopped"].clone();
+    let stopped =
+        |tenant: &str| shared.get_as_viewer(&format!("/v1/guard?tenant={tenant}"))["stopped"].clone();
     assert_eq!(stopped("acme").as_array().unwrap().len(), 1);
     assert_eq!(stopped("umbra"), json!([]));
     // The same over MCP, in a conversation with the same name for both.
@@ -248,13 +249,13 @@ fn sf_7_calls_that_hosts_run_and_sessions_of_another_tenant_are_not_there() {
     let shared = SharedGateway::new("sf_7_tenants_hosts", "");
     let (status, started) = shared.post(ANN, "/v1/calls/begin", &call("host/pay", json!({}), None));
     assert_eq!((status, &started["next"]), (200, &json!("run")), "{started}");
-    let path = |deed: &str| format!("/v1/calls/{}/{deed}", started["id"].as_str().unwrap());
+    let path = |action: &str| format!("/v1/calls/{}/{action}", started["id"].as_str().unwrap());
     let report = json!({ "attempt": 1, "output": { "content": "done" } });
-    for (deed, body) in
+    for (action, body) in
         [("report", &report), ("heartbeat", &json!({ "attempt": 1 })), ("cancel", &Value::Null)]
     {
-        let (status, answer) = shared.post(BOB, &path(deed), body);
-        assert_eq!(status, 404, "{deed}: {answer}");
+        let (status, answer) = shared.post(BOB, &path(action), body);
+        assert_eq!(status, 404, "{action}: {answer}");
     }
     assert_eq!(shared.post(ANN, &path("report"), &report).0, 200);
     let (ann, bob) = (shared.client(ANN), shared.client(BOB));
@@ -327,7 +328,7 @@ fn sf_7_a_viewer_reads_metrics_and_neither_calls_nor_makes_changes() {
     assert_eq!(shared.get(ANN, "/metrics").0, 403);
     assert_eq!(shared.get("nobody", "/metrics").0, 401);
     assert_eq!(shared.post(GRAFANA, "/v1/calls", &pay).0, 403);
-    assert_eq!(shared.ask(GRAFANA, "PUT /v1/switches", &json!({ "all": "off" })).0, 403);
+    assert_eq!(shared.request(GRAFANA, "PUT /v1/switches", &json!({ "all": "off" })).0, 403);
     assert_eq!(shared.get(GRAFANA, "/v1/audit").0, 403);
     let over_mcp = shared.ping(GRAFANA, "none").without("mcp-session-id");
     assert_eq!(send(&over_mcp).unwrap().status, 403);
@@ -335,7 +336,7 @@ fn sf_7_a_viewer_reads_metrics_and_neither_calls_nor_makes_changes() {
 }
 
 #[test]
-fn sf_6_sf_7_tokens_change_while_it_runs_and_are_written_nowhere() {
+fn sf_6_sf_7_tokens_can_change_at_run_time_and_are_never_stored() {
     let shared = SharedGateway::new("sf_7_tokens_change", "");
     let (ann, bob) = (shared.client(ANN), shared.client(BOB));
     let pay = call("bank/pay", json!({ "id": "a" }), Some("k"));
@@ -343,7 +344,7 @@ fn sf_6_sf_7_tokens_change_while_it_runs_and_are_written_nowhere() {
     let listening = shared.ping(BOB, &bob.session()).line("GET /mcp HTTP/1.1");
     let listening = thread::spawn(move || send(&listening).unwrap().status);
     let is_listening = || {
-        let body = shared.see("/v1/sessions");
+        let body = shared.get_as_viewer("/v1/sessions");
         body["sessions"].as_array().unwrap().iter().any(|one| one["listens"] == true)
     };
     wait(is_listening, || "that Bob listens".to_owned());
@@ -365,7 +366,7 @@ fn sf_6_sf_7_tokens_change_while_it_runs_and_are_written_nowhere() {
     shared.world.configure("[tokens.ann]\ntoken = \"short\"\n");
     wait(|| !shared.world.logged("config.kept").is_empty(), || format!("{:#?}", shared.world.log()));
     assert_eq!(shared.post(NEXT, "/v1/calls", &pay).0, 200);
-    assert!(!shared.see("/v1/config").to_string().contains("0123456789abcdef"));
+    assert!(!shared.get_as_viewer("/v1/config").to_string().contains("0123456789abcdef"));
     for (path, bytes) in shared.world.written() {
         let text = String::from_utf8_lossy(&bytes);
         assert!([ANN, BOB, GRAFANA, NEXT].iter().all(|token| !text.contains(token)), "{}", path.display());
@@ -381,7 +382,7 @@ fn sf_7_the_audit_log_distinguishes_commands_from_programs_and_names_the_operato
     shared.world.configure(&config.replace("${TOKEN_OF_GRAFANA}", GRAFANA));
     let (output, succeeded) = shared.world.steadfast(&["breaker", "open", "bank/pay"]);
     assert!(succeeded, "{output}");
-    assert_eq!(shared.ask(&admin, "PUT /v1/switches", &json!({ "guard": "shadow" })).0, 200);
+    assert_eq!(shared.request(&admin, "PUT /v1/switches", &json!({ "guard": "shadow" })).0, 200);
     let (_, audit) = shared.get(&admin, "/v1/audit");
     let entries = audit["audit"].as_array().unwrap();
     let by: Vec<_> = entries.iter().map(|entry| (&entry["deed"], &entry["by"]["from"])).collect();

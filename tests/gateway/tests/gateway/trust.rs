@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::client::{McpTestClient, ToolResponse};
 use crate::world::{GatewayWorld, TestTransport, wait};
 
-const SOON: &str = "retry.base = \"1ms\"\n";
+const FAST_RETRY: &str = "retry.base = \"1ms\"\n";
 /// The cool-down is that of a class of tools, so it is set for the tool.
 const PAUSE: &str = "[tools.\"bank/look\"]\nbreaker.cooldown = \"100ms\"\n";
 
@@ -29,7 +29,7 @@ fn in_turn(client: &mut McpTestClient, turn: u32, tool: &str, arguments: Value) 
 
 /// Repeats a call until the cool-down of the breaker is over, as in the next turn of a user. Returns the id of the
 /// call, and the first message after it. A call that comes too early is refused, and is repeated in a turn of its own.
-fn behind_the_pause(
+fn call_after_pause(
     client: &mut McpTestClient,
     turn: &mut u32,
     tool: &str,
@@ -69,7 +69,7 @@ fn rp_14_a_service_degrades_and_comes_back() {
     let file = "[trust_state]\nfile = \"reliability.json\"\n";
     let world = GatewayWorld::of(
         "rp_14",
-        &format!("{SOON}{PAUSE}{file}"),
+        &format!("{FAST_RETRY}{PAUSE}{file}"),
         TestTransport::Stdio,
         TestTransport::Stdio,
     );
@@ -79,7 +79,7 @@ fn rp_14_a_service_degrades_and_comes_back() {
     // Turns 1 to 3: the service is unavailable. No approval is requested yet.
     let mut turn = 0;
     for _ in 1..=3 {
-        let response = ToolResponse::of(&behind_the_pause(&mut client, &mut turn, "look", &data("503")).1);
+        let response = ToolResponse::of(&call_after_pause(&mut client, &mut turn, "look", &data("503")).1);
         assert!(
             response.is_error && response.code.as_deref() != Some("approval_required"),
             "turn {turn}: {response:?}"
@@ -93,7 +93,7 @@ fn rp_14_a_service_degrades_and_comes_back() {
         assert!(message.contains(part), "{part} in {message}");
     }
     // Turn 4: the user approves one run. It fails again, and the tool is still escalated.
-    let (id, question) = behind_the_pause(&mut client, &mut turn, "look", &data("503"));
+    let (id, question) = call_after_pause(&mut client, &mut turn, "look", &data("503"));
     assert!(question["params"]["message"].as_str().unwrap().contains("3 failures in 1 h"), "{question}");
     client.reply(&question, json!({ "action": "accept", "content": { "decision": "once" } }));
     let response = ToolResponse::of(&client.answer(id));
@@ -113,7 +113,7 @@ fn rp_14_a_service_degrades_and_comes_back() {
     let mut client = start();
     for id in 5..=7 {
         let data = json!({ "id": id.to_string(), "url": "https://api.example.com/data" });
-        let response = ToolResponse::of(&behind_the_pause(&mut client, &mut turn, "look", &data).1);
+        let response = ToolResponse::of(&call_after_pause(&mut client, &mut turn, "look", &data).1);
         assert_eq!(response.text, format!("look {id}, run 1"), "{response:?}");
     }
     wait(|| states(&world).len() == 3, || format!("{:?}", states(&world)));
@@ -132,7 +132,7 @@ fn rp_14_a_service_degrades_and_comes_back() {
 /// requested for a call that the model only repeats. Only the time between attempts is set.
 #[test]
 fn rp_14_a_failing_call_repeated_at_once_is_reported_as_a_loop_without_a_request_for_approval() {
-    GatewayWorld::each("rp_14_loop", SOON, |world| {
+    GatewayWorld::each("rp_14_loop", FAST_RETRY, |world| {
         let mut client = world.client_that_can(json!({ "elicitation": {} }));
         let data = json!({ "id": "data", "url": "https://api.example.com/data", "fault": "503" });
         let responses = [(); 3].map(|()| client.call("look", data.clone()));
@@ -159,7 +159,7 @@ fn rp_14_a_service_degrades_and_comes_back_for_a_client_that_names_no_turns() {
     let gap = "guard.turn_gap = \"50ms\"\n";
     let world = GatewayWorld::of(
         "rp_14_no_turns",
-        &format!("{SOON}{gap}{PAUSE}{TRUST_FILE}"),
+        &format!("{FAST_RETRY}{gap}{PAUSE}{TRUST_FILE}"),
         TestTransport::Stdio,
         TestTransport::Stdio,
     );
@@ -169,7 +169,7 @@ fn rp_14_a_service_degrades_and_comes_back_for_a_client_that_names_no_turns() {
     // Turns 1 to 3.
     for number in 1..=3 {
         assert_eq!(states(&world), [], "before failure {number}");
-        let response = ToolResponse::of(&behind_a_pause(&mut client, &data("503")).1);
+        let response = ToolResponse::of(&look_after_pause(&mut client, &data("503")).1);
         assert!(
             response.is_error && response.code.as_deref() != Some("approval_required"),
             "{number}: {response:?}"
@@ -178,7 +178,7 @@ fn rp_14_a_service_degrades_and_comes_back_for_a_client_that_names_no_turns() {
     let notifications = world.logged_times("notification", 1);
     assert_eq!(notifications[0]["trustState"], "ESCALATED", "{notifications:?}");
     // Turn 4.
-    let (id, question) = behind_a_pause(&mut client, &data("503"));
+    let (id, question) = look_after_pause(&mut client, &data("503"));
     assert!(question["params"]["message"].as_str().unwrap().contains("3 failures in 1 h"), "{question}");
     client.reply(&question, json!({ "action": "accept", "content": { "decision": "once" } }));
     let response = ToolResponse::of(&client.answer(id));
@@ -188,7 +188,7 @@ fn rp_14_a_service_degrades_and_comes_back_for_a_client_that_names_no_turns() {
     passes(&world, 31);
     let mut client = start();
     for run in 5..=7 {
-        let (_, message) = behind_a_pause(&mut client, &data(""));
+        let (_, message) = look_after_pause(&mut client, &data(""));
         assert_eq!(
             ToolResponse::of(&message).text,
             format!("look data, run {}", world.count("look data")),
@@ -207,7 +207,7 @@ fn rp_14_a_service_degrades_and_comes_back_for_a_client_that_names_no_turns() {
 /// Repeats a call of `look` without a named turn until a pause of its user is long enough. Returns the id of the call,
 /// and the first message after it. A call that comes too early is refused by the breaker or as a loop, and is repeated
 /// after another pause.
-fn behind_a_pause(client: &mut McpTestClient, arguments: &Value) -> (u64, Value) {
+fn look_after_pause(client: &mut McpTestClient, arguments: &Value) -> (u64, Value) {
     loop {
         // The user's pause is the input of this test. If it was too short, the call is refused and the loop pauses
         // again.
@@ -241,7 +241,7 @@ fn older(mut written: Value, by: u64) -> Value {
 
 #[test]
 fn rp_15_a_dangerous_command_blocks_the_tool_until_an_operator_resets_it() {
-    GatewayWorld::each("rp_15", SOON, |world| {
+    GatewayWorld::each("rp_15", FAST_RETRY, |world| {
         let mut client = world.client_that_can(json!({ "elicitation": {} }));
         assert_eq!(client.request("logging/setLevel", json!({ "level": "info" }))["result"], json!({}));
         let run = |client: &mut McpTestClient, turn: u32, command: &str| {
@@ -290,72 +290,76 @@ fn rp_16_one_server_fails_and_the_others_stay_free() {
     // Only the hanging tool has a short timeout.
     let hanging =
         "[tools.\"atlassian/look\"]\ntimeout = \"300ms\"\n[tools.\"atlassian/draw\"]\ntimeout = \"300ms\"\n";
-    GatewayWorld::each("rp_16_others", &format!("{}{SOON}{rule}{hanging}", soon_settled!()), |world| {
-        let mut atlassian = world.client_of("atlassian", |_| {});
-        let mut github = world.client_of("github", |_| {});
-        // Two failures, of two tools.
-        for (tool, id) in [("look", "a"), ("draw", "b")] {
-            let response = atlassian.call(tool, json!({ "id": id, "fault": "hang" }));
-            assert!(
-                response.is_error && response.code.as_deref() != Some("approval_required"),
-                "{response:?}"
-            );
-        }
-        // All tools of the server need approval, even those that never failed, and none of them runs.
-        for tool in ["look", "draw", "pay", "sort"] {
-            let response = atlassian.call(tool, json!({ "id": "c" }));
-            assert_eq!(
-                (response.is_error, response.code.as_deref()),
-                (true, Some("approval_required")),
-                "{response:?}"
-            );
-            assert!(response.text.contains("atlassian"), "it says what has lost trust: {response:?}");
-            assert_eq!(world.count(&format!("{tool} c")), 0);
-        }
-        // Tools of the other server do not, even with the same names, and even if that server starts only now.
-        let mut later = world.client_of("github", |_| {});
-        for tool in ["look", "draw", "pay", "sort"] {
-            assert_eq!(github.call(tool, json!({ "id": "g" })).text, format!("{tool} g, run 1"));
-            assert_eq!(later.call(tool, json!({ "id": "h" })).text, format!("{tool} h, run 1"));
-        }
-        // A gateway that starts later in front of the same server knows of it.
-        let response = turn(&mut world.client_of("atlassian", |_| {}), 7, "sort", json!({ "id": "d" }));
-        assert_eq!(response.code.as_deref(), Some("approval_required"), "{response:?}");
-        // The session continues.
-        atlassian.request("ping", json!({}));
-        assert!(atlassian.request("tools/list", json!({}))["result"].is_object());
-        // An operator restores trust in the server, and in nothing else.
-        let (output, succeeded) = world.steadfast(&["reset", "domain:atlassian"]);
-        assert!(succeeded && output == "trust restored: domain:atlassian\n", "{output}");
-        let response = turn(&mut world.client_of("atlassian", |_| {}), 8, "sort", json!({ "id": "e" }));
-        assert_eq!(response.text, "sort e, run 1");
-    });
+    GatewayWorld::each(
+        "rp_16_others",
+        &format!("{}{FAST_RETRY}{rule}{hanging}", short_settle_times!()),
+        |world| {
+            let mut atlassian = world.client_of("atlassian", |_| {});
+            let mut github = world.client_of("github", |_| {});
+            // Two failures, of two tools.
+            for (tool, id) in [("look", "a"), ("draw", "b")] {
+                let response = atlassian.call(tool, json!({ "id": id, "fault": "hang" }));
+                assert!(
+                    response.is_error && response.code.as_deref() != Some("approval_required"),
+                    "{response:?}"
+                );
+            }
+            // All tools of the server need approval, even those that never failed, and none of them runs.
+            for tool in ["look", "draw", "pay", "sort"] {
+                let response = atlassian.call(tool, json!({ "id": "c" }));
+                assert_eq!(
+                    (response.is_error, response.code.as_deref()),
+                    (true, Some("approval_required")),
+                    "{response:?}"
+                );
+                assert!(response.text.contains("atlassian"), "it says what has lost trust: {response:?}");
+                assert_eq!(world.count(&format!("{tool} c")), 0);
+            }
+            // Tools of the other server do not, even with the same names, and even if that server starts only now.
+            let mut later = world.client_of("github", |_| {});
+            for tool in ["look", "draw", "pay", "sort"] {
+                assert_eq!(github.call(tool, json!({ "id": "g" })).text, format!("{tool} g, run 1"));
+                assert_eq!(later.call(tool, json!({ "id": "h" })).text, format!("{tool} h, run 1"));
+            }
+            // A gateway that starts later in front of the same server knows of it.
+            let response = turn(&mut world.client_of("atlassian", |_| {}), 7, "sort", json!({ "id": "d" }));
+            assert_eq!(response.code.as_deref(), Some("approval_required"), "{response:?}");
+            // The session continues.
+            atlassian.request("ping", json!({}));
+            assert!(atlassian.request("tools/list", json!({}))["result"].is_object());
+            // An operator restores trust in the server, and in nothing else.
+            let (output, succeeded) = world.steadfast(&["reset", "domain:atlassian"]);
+            assert!(succeeded && output == "trust restored: domain:atlassian\n", "{output}");
+            let response = turn(&mut world.client_of("atlassian", |_| {}), 8, "sort", json!({ "id": "e" }));
+            assert_eq!(response.text, "sort e, run 1");
+        },
+    );
 }
 
 /// TestTransport the default rules a tool is judged by itself: there is no rule for a domain, so no server as a whole loses trust.
 /// Only the hanging tool has a short timeout, and pauses are short.
 #[test]
-fn rp_16_by_default_the_tool_that_times_out_asks_and_neither_its_neighbours_nor_the_other_server() {
+fn rp_16_by_default_only_the_tool_that_times_out_requires_approval() {
     let config = format!(
-        "{SOON}{}[tools.\"atlassian/look\"]\ntimeout = \"200ms\"\nbreaker.cooldown = \"100ms\"\n",
-        soon_settled!()
+        "{FAST_RETRY}{}[tools.\"atlassian/look\"]\ntimeout = \"200ms\"\nbreaker.cooldown = \"100ms\"\n",
+        short_settle_times!()
     );
     GatewayWorld::each("rp_16_default", &config, |world| {
         let mut atlassian = world.client_of("atlassian", |_| {});
         let mut github = world.client_of("github", |_| {});
         let mut turn = 0;
-        let mut look = |id: &str, fault: &str| {
+        let mut call_look = |id: &str, fault: &str| {
             let arguments = json!({ "id": id, "fault": fault });
-            ToolResponse::of(&behind_the_pause(&mut atlassian, &mut turn, "look", &arguments).1)
+            ToolResponse::of(&call_after_pause(&mut atlassian, &mut turn, "look", &arguments).1)
         };
         for id in ["a", "b", "c"] {
-            let response = look(id, "hang");
+            let response = call_look(id, "hang");
             assert!(
                 response.is_error && response.code.as_deref() != Some("approval_required"),
                 "{response:?}"
             );
         }
-        let response = look("d", "");
+        let response = call_look("d", "");
         assert_eq!(response.code.as_deref(), Some("approval_required"), "{response:?}");
         assert!(response.text.contains("3 failures in 1 h"), "{response:?}");
         assert_eq!(world.count("look d"), 0);
@@ -370,7 +374,7 @@ fn rp_16_by_default_the_tool_that_times_out_asks_and_neither_its_neighbours_nor_
 }
 
 #[test]
-fn rp_8_a_client_that_asked_for_notifications_receives_an_unknown_outcome() {
+fn rp_8_a_client_with_notifications_receives_an_unknown_outcome() {
     GatewayWorld::each("rp_8_unknown", "guard.mode = \"off\"\n", |world| {
         let mut client = world.client();
         assert_eq!(client.request("logging/setLevel", json!({ "level": "info" }))["result"], json!({}));
@@ -434,11 +438,11 @@ fn only_trust(rules: &str) -> String {
 }
 
 const DOWN: &str = "HTTP 503 Service Unavailable";
-const GONE: &str = "Issue not found";
-const FINE: &str = "";
+const NOT_FOUND: &str = "Issue not found";
+const SUCCESS: &str = "";
 
 /// Calls `look`, which fails with this text, or succeeds without one.
-fn look(client: &mut McpTestClient, id: &str, words: &str) -> ToolResponse {
+fn call_look(client: &mut McpTestClient, id: &str, words: &str) -> ToolResponse {
     let fails = json!({ "id": id, "fault": "error", "text": words });
     client.call("look", if words.is_empty() { json!({ "id": id }) } else { fails })
 }
@@ -446,7 +450,7 @@ fn look(client: &mut McpTestClient, id: &str, words: &str) -> ToolResponse {
 /// Makes these calls. Returns the number that ran before approval was required.
 fn calls_before_approval(client: &mut McpTestClient, calls: &[&str]) -> Option<usize> {
     calls.iter().enumerate().position(|(number, words)| {
-        look(client, &number.to_string(), words).code.as_deref() == Some("approval_required")
+        call_look(client, &number.to_string(), words).code.as_deref() == Some("approval_required")
     })
 }
 
@@ -472,7 +476,7 @@ fn rp_2_the_severity_of_a_failure_is_in_its_record() {
         ("odd", "informational"),
     ];
     for (number, (words, _)) in rows.iter().enumerate() {
-        assert!(look(&mut client, &number.to_string(), words).is_error, "{words}");
+        assert!(call_look(&mut client, &number.to_string(), words).is_error, "{words}");
     }
     client.hang_up();
     let (listed, succeeded) = world.steadfast(&["failures", "bank/look", "--json"]);
@@ -487,19 +491,19 @@ fn rp_2_the_severity_of_a_failure_is_in_its_record() {
 }
 
 #[test]
-fn rp_3_a_tool_loses_trust_by_count_by_run_and_by_rate_and_by_what_the_filter_counts() {
+fn rp_3_a_tool_loses_trust_by_count_by_run_and_by_rate_of_the_counted_failures() {
     let run = "trust.count = \"none\"\ntrust.consecutive = 2\n";
     let rate = "trust.count = \"none\"\ntrust.rate = 0.5\ntrust.rate_at_least = 4\n";
     for (name, rules, calls, expected) in [
-        ("count", "", &[DOWN, FINE, DOWN, FINE, DOWN, FINE][..], Some(5)),
-        ("a run", run, &[DOWN, FINE, DOWN, FINE, DOWN, DOWN, FINE], Some(6)),
-        ("a rate", rate, &[DOWN, FINE, FINE, FINE, DOWN, DOWN, FINE], Some(6)),
-        ("a rate of few", rate, &[DOWN, DOWN, DOWN, DOWN, FINE], Some(4)),
-        ("what is not counted", "", &[GONE, GONE, GONE, GONE, FINE], None),
+        ("count", "", &[DOWN, SUCCESS, DOWN, SUCCESS, DOWN, SUCCESS][..], Some(5)),
+        ("a run", run, &[DOWN, SUCCESS, DOWN, SUCCESS, DOWN, DOWN, SUCCESS], Some(6)),
+        ("a rate", rate, &[DOWN, SUCCESS, SUCCESS, SUCCESS, DOWN, DOWN, SUCCESS], Some(6)),
+        ("a rate of few", rate, &[DOWN, DOWN, DOWN, DOWN, SUCCESS], Some(4)),
+        ("what is not counted", "", &[NOT_FOUND, NOT_FOUND, NOT_FOUND, NOT_FOUND, SUCCESS], None),
         (
             "a filter",
             "trust.severities = [\"not_found\"]\n",
-            &[DOWN, DOWN, DOWN, GONE, GONE, GONE, FINE],
+            &[DOWN, DOWN, DOWN, NOT_FOUND, NOT_FOUND, NOT_FOUND, SUCCESS],
             Some(6),
         ),
     ] {
@@ -529,9 +533,9 @@ fn rp_5_the_conservative_the_lenient_and_the_rate_based_rule_do_as_they_are_call
     // The rules, the calls, the number of them after which approval is required, the minutes after which it is not, and
     // the successes until the tool is trusted.
     for (name, rules, calls, expected, minutes, successes) in [
-        ("conservative", conservative, vec![DOWN, DOWN, FINE], 2, 61, 5),
-        ("lenient", lenient, [vec![DOWN; 6], vec![kaboom; 5], vec![FINE]].concat(), 11, 16, 2),
-        ("rate", rate, [vec![FINE; 5], vec![DOWN; 5], vec![FINE]].concat(), 10, 31, 3),
+        ("conservative", conservative, vec![DOWN, DOWN, SUCCESS], 2, 61, 5),
+        ("lenient", lenient, [vec![DOWN; 6], vec![kaboom; 5], vec![SUCCESS]].concat(), 11, 16, 2),
+        ("rate", rate, [vec![SUCCESS; 5], vec![DOWN; 5], vec![SUCCESS]].concat(), 10, 31, 3),
     ] {
         let world = GatewayWorld::of(
             "rp_5",
@@ -550,7 +554,7 @@ fn rp_5_the_conservative_the_lenient_and_the_rate_based_rule_do_as_they_are_call
                 "{name}: before success {success}"
             );
             assert!(
-                !look(&mut client, &format!("good {success}"), FINE).is_error,
+                !call_look(&mut client, &format!("good {success}"), SUCCESS).is_error,
                 "{name}: success {success}"
             );
         }
@@ -565,27 +569,27 @@ fn rp_5_the_conservative_the_lenient_and_the_rate_based_rule_do_as_they_are_call
 fn rp_6_trust_is_lost_regained_lost_in_recovery_and_restored_by_an_operator() {
     let world = GatewayWorld::of("rp_6", &only_trust(TRUST_FILE), TestTransport::Stdio, TestTransport::Stdio);
     let mut client = world.client();
-    assert_eq!(calls_before_approval(&mut client, &[DOWN, DOWN, DOWN, FINE]), Some(3));
+    assert_eq!(calls_before_approval(&mut client, &[DOWN, DOWN, DOWN, SUCCESS]), Some(3));
     client.hang_up();
     passes(&world, 31);
     // In recovery it runs, and one failure is enough.
     let mut client = world.client();
-    assert_eq!(calls_before_approval(&mut client, &[FINE, DOWN, FINE]), Some(2));
+    assert_eq!(calls_before_approval(&mut client, &[SUCCESS, DOWN, SUCCESS]), Some(2));
     client.hang_up();
     passes(&world, 31);
     let mut client = world.client();
     assert_eq!(
-        calls_before_approval(&mut client, &[FINE, FINE, FINE, DOWN, DOWN, FINE]),
+        calls_before_approval(&mut client, &[SUCCESS, SUCCESS, SUCCESS, DOWN, DOWN, SUCCESS]),
         None,
         "three successes make it whole"
     );
-    assert_eq!(calls_before_approval(&mut client, &[DOWN, FINE]), Some(1));
+    assert_eq!(calls_before_approval(&mut client, &[DOWN, SUCCESS]), Some(1));
     // An operator restores trust.
     client.hang_up();
     let (output, succeeded) = world.steadfast(&["reset", "bank/look"]);
     assert!(succeeded && output.contains("trust restored"), "{output}");
     assert_eq!(
-        calls_before_approval(&mut world.client(), &[DOWN, DOWN, FINE]),
+        calls_before_approval(&mut world.client(), &[DOWN, DOWN, SUCCESS]),
         None,
         "what was before does not count again"
     );
@@ -618,7 +622,7 @@ fn rp_10_failures_in_the_structure_of_an_answer_cost_trust_and_an_error_of_nothi
                 client.call("look", json!({ "id": number.to_string(), "fault": "instead", "lines": [line] }));
             assert_eq!(response.code, None, "the answer is passed on as it is: {response:?}");
         }
-        let code = look(&mut client, "last", FINE).code;
+        let code = call_look(&mut client, "last", SUCCESS).code;
         assert_eq!(code.as_deref() == Some("approval_required"), needs_approval, "{result}: {code:?}");
     }
 }

@@ -25,7 +25,7 @@ fn outcomes(response: &ToolResponse) -> Vec<(String, String)> {
 }
 
 #[test]
-fn the_tool_is_offered_where_it_is_wanted() {
+fn the_turn_tool_is_offered_if_it_is_enabled() {
     for (config, is_offered) in [(OFFERED, true), ("", false)] {
         GatewayWorld::each("turn_offered", config, |world| {
             let mut client = world.client();
@@ -56,7 +56,7 @@ fn eh_5_4_a_turn_makes_its_calls_in_order_and_when_it_comes_again_runs_none_twic
 }
 
 #[test]
-fn eh_5_1_eh_6_4_what_fails_is_replaced_or_leaves_its_dependants_out() {
+fn eh_5_1_eh_6_4_a_failed_call_is_replaced_or_its_dependants_are_skipped() {
     GatewayWorld::each("turn_failing", OFFERED, |world| {
         let mut client = world.client();
         let response = client.call(

@@ -42,7 +42,7 @@ impl ServerEra {
 }
 
 /// Timeout that ends a test that hangs. No result depends on it: an awaited event comes at some time, or never.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Options with which a gateway listens on a port that the system chooses.
 pub(crate) const LISTEN: [&str; 2] = ["--listen", "127.0.0.1:0"];
@@ -549,7 +549,7 @@ pub(crate) fn signal(pid: u32, signal: &str) {
 pub(crate) fn wait(mut condition: impl FnMut() -> bool, description: impl Fn() -> String) {
     let began = Instant::now();
     while !condition() {
-        assert!(began.elapsed() < PATIENCE, "waited in vain: {}", description());
+        assert!(began.elapsed() < TEST_TIMEOUT, "waited in vain: {}", description());
         thread::sleep(Duration::from_millis(5));
     }
 }

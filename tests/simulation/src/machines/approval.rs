@@ -13,7 +13,7 @@ use steadfast_core::id::{Digest, SessionKey, ToolRef};
 use steadfast_core::policy::{ApprovalPolicy, ApprovalTrigger, DangerousCommandPolicy};
 use steadfast_core::trust::{Escalation, TrustDecision, TrustState};
 
-use super::{MachineTrace, agree, millis, next_moment, perhaps};
+use super::{MachineTrace, agree, millis, next_moment, optional};
 use crate::invariants::InvariantViolation;
 use crate::rng::Rng;
 use crate::system::session_of;
@@ -41,7 +41,7 @@ impl ReferenceApprovalCall {
             tool,
             arguments: digest(rng.between(0, 1)),
             signature: Signature(format!("signature {}", rng.between(0, 1)).into()),
-            session: perhaps(rng, |rng| session_of(usize::from(rng.chance(50)))).flatten(),
+            session: optional(rng, |rng| session_of(usize::from(rng.chance(50)))).flatten(),
         }
     }
 
@@ -60,7 +60,7 @@ impl ReferenceApprovalCall {
 struct ReferenceApprovalRequest {
     call: ReferenceApprovalCall,
     blocked: bool,
-    askers: u32,
+    request_count: u32,
     first: Timestamp,
     last: Timestamp,
     expires: Timestamp,
@@ -167,8 +167,8 @@ impl ReferenceApprovals {
     }
 }
 
-pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
-    plans(rng, story)?;
+pub(super) fn check(rng: &mut Rng, machine_trace: &mut MachineTrace) -> Result<(), InvariantViolation> {
+    plans(rng, machine_trace)?;
     let policy =
         ApprovalPolicy { parked: millis(*rng.pick(&[500, 5_000, DAY])), ..ApprovalPolicy::default() };
     let (mut approvals, mut reference) = (ApprovalLedger::default(), ReferenceApprovals::default());
@@ -193,12 +193,12 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
                 });
                 let prompt = prompt(blocked);
                 let got = approvals.ask(call.subject(blocked), &prompt, None, &policy, now);
-                story.tell(|| format!("{at}: {call:?} asks: {got:?}"));
+                machine_trace.log(|| format!("{at}: {call:?} asks: {got:?}"));
                 agree(PROMISE, "what makes room", &got.dropped, &None)?;
                 match open {
                     Some((id, request)) => {
                         agree(PROMISE, "a request that joins", &got.id, id)?;
-                        request.askers += 1;
+                        request.request_count += 1;
                         (request.last, request.expires, request.blocked) =
                             (now, now + policy.parked, blocked);
                     }
@@ -211,7 +211,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
                         let request = ReferenceApprovalRequest {
                             call,
                             blocked,
-                            askers: 1,
+                            request_count: 1,
                             first: now,
                             last: now,
                             expires: now + policy.parked,
@@ -222,13 +222,13 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
                 }
             }
             3..6 if !reference.requests.is_empty() => {
-                decide(rng, story, &mut approvals, &mut reference, now)?
+                decide(rng, machine_trace, &mut approvals, &mut reference, now)?
             }
             6 | 7 if !reference.grants.is_empty() => {
                 let ids: Vec<GrantId> = reference.grants.keys().copied().collect();
                 let id = *rng.pick(&ids);
                 let (got, due) = (approvals.spend(id, owner, now), reference.spend(id, owner, now));
-                story.tell(|| format!("{at}: {id:?} is spent: {got:?}"));
+                machine_trace.log(|| format!("{at}: {id:?} is spent: {got:?}"));
                 agree(PROMISE, "spending", &got, &due)?;
                 agree(
                     PROMISE,
@@ -247,7 +247,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
                 let ids: Vec<GrantId> = reference.grants.keys().copied().collect();
                 let id = *rng.pick(&ids);
                 approvals.return_grant(id, owner);
-                story.tell(|| format!("{at}: {id:?} is given back"));
+                machine_trace.log(|| format!("{at}: {id:?} is given back"));
                 if let Some(grant) =
                     reference.grants.get_mut(&id).filter(|grant| grant.spent_by == Some(owner))
                 {
@@ -289,7 +289,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
 
 fn decide(
     rng: &mut Rng,
-    story: &mut MachineTrace,
+    machine_trace: &mut MachineTrace,
     approvals: &mut ApprovalLedger,
     reference: &mut ReferenceApprovals,
     now: Timestamp,
@@ -307,7 +307,7 @@ fn decide(
         ApprovalDecision::Deny,
     ]);
     let got = approvals.decide(id, decision, by, now);
-    story.tell(|| format!("{}: {by:?} decides {id:?} {decision:?}: {got:?}", now.as_millis()));
+    machine_trace.log(|| format!("{}: {by:?} decides {id:?} {decision:?}: {got:?}", now.as_millis()));
     let request = reference.requests.get_mut(&id).filter(|request| !request.over && now < request.expires);
     let Some(request) = request else {
         return agree(PROMISE, "a decision too late", &got, &Err(ApprovalDecisionError::Gone));
@@ -378,7 +378,7 @@ fn compare(
         .map(|(id, request)| {
             (
                 *id,
-                request.askers,
+                request.request_count,
                 request.first,
                 request.last,
                 request.expires,
@@ -393,9 +393,9 @@ fn compare(
         .map(|(id, parked)| {
             (
                 id,
-                parked.askers,
-                parked.asked_at,
-                parked.last_asked,
+                parked.request_count,
+                parked.first_requested,
+                parked.last_requested,
                 parked.expires,
                 parked.blocked,
                 parked.session.clone(),
@@ -421,7 +421,7 @@ fn compare(
 }
 
 /// Checks the path of a call to its approval, as D24 to D26 describe it.
-fn plans(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
+fn plans(rng: &mut Rng, machine_trace: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let policy = ApprovalPolicy {
         when: *rng.pick(&[ApprovalTrigger::Never, ApprovalTrigger::Escalated, ApprovalTrigger::Always]),
         timeout: millis(*rng.pick(&[0, 1_000])),
@@ -435,9 +435,9 @@ fn plans(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolati
     };
     let shape = *rng.pick(&[ArgumentRisk::Ordinary, ArgumentRisk::Dangerous]);
     let channel = *rng.pick(&[ApprovalChannel::Interactive, ApprovalChannel::Headless]);
-    let grant = perhaps(rng, |_| GrantId(3));
+    let grant = optional(rng, |_| GrantId(3));
     let now = Timestamp::from_millis(10_000);
-    let deadline = perhaps(rng, |rng| now + millis(*rng.pick(&[0, 1, 500, 2_000])));
+    let deadline = optional(rng, |rng| now + millis(*rng.pick(&[0, 1, 500, 2_000])));
     let got =
         plan(ApprovalInput { standing: &standing, policy: &policy, shape, channel, grant, deadline }, now);
     let is_blocked = matches!(standing, TrustDecision::Blocked(_));
@@ -457,7 +457,7 @@ fn plans(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolati
         None if channel == ApprovalChannel::Headless || waits.is_zero() => ApprovalPlan::Park,
         None => ApprovalPlan::Ask { until: now + waits },
     };
-    story.tell(|| {
+    machine_trace.log(|| {
         format!(
             "{standing:?} under {policy:?}, {shape:?}, {channel:?}, {grant:?}, until {deadline:?}: {got:?}"
         )

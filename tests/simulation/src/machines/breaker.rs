@@ -10,15 +10,15 @@ use steadfast_core::breaker::{
 };
 use steadfast_core::policy::{BreakerCooldown, BreakerPolicy, GrowthFactor, RateRule, Ratio, SlowRule};
 
-use super::{MachineTrace, agree, few, millis, next_moment, perhaps};
+use super::{MachineTrace, agree, few, millis, next_moment, optional};
 use crate::invariants::InvariantViolation;
 use crate::rng::Rng;
 
 const PROMISE: &str = "breakers do as they say";
 
-pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
-    alone(rng, story)?;
-    together(rng, story)
+pub(super) fn check(rng: &mut Rng, machine_trace: &mut MachineTrace) -> Result<(), InvariantViolation> {
+    alone(rng, machine_trace)?;
+    together(rng, machine_trace)
 }
 
 fn policy(rng: &mut Rng) -> BreakerPolicy {
@@ -28,9 +28,9 @@ fn policy(rng: &mut Rng) -> BreakerPolicy {
         at_least: few(rng, 1, 5),
     };
     BreakerPolicy {
-        consecutive: perhaps(rng, |rng| few(rng, 1, 4)),
-        rate: perhaps(rng, rate),
-        slow: perhaps(rng, |rng| SlowRule { slower_than: millis(100), rate: rate(rng) }),
+        consecutive: optional(rng, |rng| few(rng, 1, 4)),
+        rate: optional(rng, rate),
+        slow: optional(rng, |rng| SlowRule { slower_than: millis(100), rate: rate(rng) }),
         window: millis(*rng.pick(&[1, 1_000, 10_000, 120_000])),
         cooldown: BreakerCooldown {
             first: millis(*rng.pick(&[0, 100, 1_000])),
@@ -444,7 +444,7 @@ fn verdict(rng: &mut Rng) -> BreakerVerdict {
     }
 }
 
-fn together(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
+fn together(rng: &mut Rng, machine_trace: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let mut policy = policy(rng);
     let mut breakers = [CircuitBreaker::numbered_from(0), CircuitBreaker::numbered_from(1_000_000)];
     let mut references = [ReferenceBreaker::new(), ReferenceBreaker::new()];
@@ -472,7 +472,7 @@ fn together(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViol
                 numbers += 1;
                 let due = reference.admit(&policy, numbers, now);
                 let got = breaker.admit(&policy, now);
-                story.tell(|| format!("{at}: breaker {index} admits {got:?}"));
+                machine_trace.log(|| format!("{at}: breaker {index} admits {got:?}"));
                 let shape = got.as_ref().map(|(ticket, change)| (ticket.is_probe(), change.clone()));
                 let expected = due.as_ref().map(|(probe, change)| (probe.is_some(), change.clone()));
                 agree(PROMISE, "admitting", &shape, &expected)?;
@@ -485,14 +485,13 @@ fn together(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViol
                 let verdict = verdict(rng);
                 let due = reference.record(&policy, (epoch, probe), verdict, now);
                 let got = breaker.record(&policy, ticket, verdict, now);
-                story.tell(|| {
-                    format!("{at}: breaker {index} hears {verdict:?} of {epoch} {probe:?}: {got:?}")
-                });
+                machine_trace
+                    .log(|| format!("{at}: breaker {index} hears {verdict:?} of {epoch} {probe:?}: {got:?}"));
                 agree(PROMISE, "recording", &got, &due)?;
             }
             11 if !given.is_empty() => {
                 let ReferenceTicket { ticket, epoch, probe } = taken(rng, given);
-                story.tell(|| format!("{at}: breaker {index} gets back {epoch} {probe:?}"));
+                machine_trace.log(|| format!("{at}: breaker {index} gets back {epoch} {probe:?}"));
                 reference.gives_back(epoch, probe);
                 breaker.release(ticket);
             }
@@ -500,12 +499,13 @@ fn together(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViol
                 let one = rng.pick(given);
                 let due = reference.renew(&policy, one.epoch, one.probe, now);
                 let got = breaker.renew(&policy, &one.ticket, now);
-                story.tell(|| format!("{at}: breaker {index} renews {} {:?}: {got:?}", one.epoch, one.probe));
+                machine_trace
+                    .log(|| format!("{at}: breaker {index} renews {} {:?}: {got:?}", one.epoch, one.probe));
                 agree(PROMISE, "a sign of life", &got, &due)?;
             }
             14 if !given.is_empty() => {
                 let one = rng.pick(given);
-                story.tell(|| format!("{at}: all agree that breaker {index} has {:?}", one.probe));
+                machine_trace.log(|| format!("{at}: all agree that breaker {index} has {:?}", one.probe));
                 breaker.confirm_probe(&one.ticket);
                 if let Some(place) = reference.probe.as_mut().filter(|place| one.probe == Some(place.number))
                 {
@@ -513,33 +513,33 @@ fn together(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViol
                 }
             }
             15 if rng.chance(30) => {
-                let until = perhaps(rng, |rng| now + millis(rng.between(0, 2_000)));
+                let until = optional(rng, |rng| now + millis(rng.between(0, 2_000)));
                 let due = (reference.state != State::ForcedOpen || reference.until != until)
                     .then(|| reference.by_hand(State::ForcedOpen, TransitionReason::Forced, until, now));
                 agree(PROMISE, "forcing", &breaker.force_open(until, now), &due)?;
-                story.tell(|| format!("{at}: breaker {index} is forced open until {until:?}"));
+                machine_trace.log(|| format!("{at}: breaker {index} is forced open until {until:?}"));
             }
             15 if rng.chance(30) => {
                 let due = reference.by_hand(State::Closed, TransitionReason::Reset, None, now);
                 let due = Some(due).filter(|change| change.from != State::Closed);
                 agree(PROMISE, "a reset", &breaker.reset(now), &due)?;
-                story.tell(|| format!("{at}: breaker {index} is reset"));
+                machine_trace.log(|| format!("{at}: breaker {index} is reset"));
             }
             16 | 17 => {
-                let mine = (breaker.snapshot(), reference.stored());
-                let due = store.as_ref().is_none_or(|(_, stored)| mine.1.order() > stored.order());
-                let got = store.as_ref().is_none_or(|(stored, _)| mine.0.replaces(stored));
+                let own = (breaker.snapshot(), reference.stored());
+                let due = store.as_ref().is_none_or(|(_, stored)| own.1.order() > stored.order());
+                let got = store.as_ref().is_none_or(|(stored, _)| own.0.replaces(stored));
                 agree(PROMISE, "replacing what is stored", &got, &due)?;
-                story.tell(|| format!("{at}: breaker {index} stores {mine:?}: {got}"));
+                machine_trace.log(|| format!("{at}: breaker {index} stores {own:?}: {got}"));
                 if got {
-                    store = Some(mine);
+                    store = Some(own);
                 }
             }
             18 | 19 => {
                 if let Some((stored, known)) = &store {
                     let due = reference.adopt(known, now);
                     let got = breaker.adopt(stored, now);
-                    story.tell(|| format!("{at}: breaker {index} takes over {stored:?}: {got:?}"));
+                    machine_trace.log(|| format!("{at}: breaker {index} takes over {stored:?}: {got:?}"));
                     agree(PROMISE, "taking over", &got, &due)?;
                 }
             }
@@ -638,7 +638,7 @@ fn compare(
 
 /// Checks that a breaker behind a lock does the same as one without, including the outcomes that it counts beside the
 /// lock.
-fn alone(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
+fn alone(rng: &mut Rng, machine_trace: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let mut policy = policy(rng);
     let (mut breaker, shared) = (CircuitBreaker::default(), SharedBreaker::default());
     let mut under_way: Vec<(BreakerTicket, BreakerPermit<'_>)> = Vec::new();
@@ -666,7 +666,7 @@ fn alone(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolati
                 };
                 let one = breaker.record(&policy, ticket, verdict, now);
                 let other = permit.record(&policy, verdict, now);
-                story.tell(|| format!("{}: {verdict:?}: {one:?}", now.as_millis()));
+                machine_trace.log(|| format!("{}: {verdict:?}: {one:?}", now.as_millis()));
                 agree(PROMISE, "recording behind a lock", &other, &one)?;
             }
             _ if !under_way.is_empty() && rng.chance(20) => {

@@ -7,7 +7,7 @@ use steadfast_core::classify::{
 };
 use steadfast_core::code::Code;
 
-use super::{MachineTrace, agree, millis, perhaps};
+use super::{MachineTrace, agree, millis, optional};
 use crate::invariants::InvariantViolation;
 use crate::rng::Rng;
 
@@ -26,14 +26,14 @@ const TRANSPORTS: [TransportError; 7] = [
     TransportError::Tls,
 ];
 
-pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
+pub(super) fn check(rng: &mut Rng, machine_trace: &mut MachineTrace) -> Result<(), InvariantViolation> {
     for _ in 0..8 {
-        one(rng, story)?;
+        one(rng, machine_trace)?;
     }
     Ok(())
 }
 
-fn one(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
+fn one(rng: &mut Rng, machine_trace: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let now = Timestamp::from_millis(1_000_000);
     let requested = rng.chance(40).then(|| match rng.chance(50) {
         true => RetryAfter::Delay(millis(rng.between(0, 5_000))),
@@ -50,8 +50,8 @@ fn one(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation
         3 => FaultSource::JsonRpc { code: *rng.pick(&[-32601, -32602, -32603, -32700, -32600, -32002]) },
         4 => FaultSource::WebSocket { code: *rng.pick(&[1000, 1001, 1006, 1008, 1009, 1011, 1012, 1002]) },
         5 => FaultSource::Exit {
-            code: perhaps(rng, |rng| *rng.pick(&[1, 126, 127])),
-            signal: perhaps(rng, |_| 9),
+            code: optional(rng, |rng| *rng.pick(&[1, 126, 127])),
+            signal: optional(rng, |_| 9),
         },
         _ => rng
             .pick(&[
@@ -65,7 +65,7 @@ fn one(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation
     };
     let fault = AttemptFault { retry_after: requested, ..AttemptFault::new(source, "it did not work") };
     let got = classify(&fault, &Overrides::default(), now);
-    story.tell(|| format!("{fault:?}: {got:?}"));
+    machine_trace.log(|| format!("{fault:?}: {got:?}"));
     let Classification { nature, reach, severity, mistake, code, retry_after, .. } = got;
     agree(PROMISE, "a fault", &(nature, reach, severity, mistake, code), &meaning(&fault))?;
     let due = match requested {

@@ -81,7 +81,7 @@ struct ConversationPoint {
 
 #[derive(Clone, Debug, PartialEq)]
 enum TurnSource {
-    Told(TurnId),
+    Named(TurnId),
     Guessed(u64),
 }
 
@@ -156,7 +156,7 @@ impl ReferenceGuard {
 
     fn moment(&self, policy: &GuardPolicy, call: &ReferenceGuardCall, now: Timestamp) -> ConversationPoint {
         let turn = match &call.turn {
-            Some(turn) => TurnSource::Told(turn.clone()),
+            Some(turn) => TurnSource::Named(turn.clone()),
             None => TurnSource::Guessed(self.turn + u64::from(self.guess_is_over(policy, now))),
         };
         ConversationPoint { turn, successes: self.successes }
@@ -342,7 +342,7 @@ impl ReferenceGuard {
         let worked = failing.last.successes != moment.successes;
         // A new turn clears everything that is not held: a turn that the host named, or a guessed one in which
         // something else worked.
-        let two_named = matches!((&failing.last.turn, &moment.turn), (TurnSource::Told(one), TurnSource::Told(other)) if one != other);
+        let two_named = matches!((&failing.last.turn, &moment.turn), (TurnSource::Named(one), TurnSource::Named(other)) if one != other);
         if failing.hold.is_none() && failing.last.turn != moment.turn && (two_named || worked) {
             failing.kinds.clear();
             failing.failures = 0;
@@ -526,7 +526,7 @@ type GuardRefusalRow = (
     Option<Timestamp>,
 );
 
-pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
+pub(super) fn check(rng: &mut Rng, machine_trace: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let policy = GuardPolicy {
         identical: few(rng, 1, 3),
         per_turn: few(rng, 1, 6),
@@ -560,7 +560,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
             0..8 => {
                 let due = reference.refuses(&policy, &call, now);
                 let got = guard.would_refuse(&policy, call.guarded(), now);
-                story.tell(|| format!("{at}: {call:?} would be refused: {got:?}"));
+                machine_trace.log(|| format!("{at}: {call:?} would be refused: {got:?}"));
                 check_refusal(
                     got.as_ref().map(|refusal| (refusal.code, refusal.layer, refusal.text.as_str())),
                     due,
@@ -617,12 +617,12 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
                         due,
                     )
                 };
-                story.tell(|| format!("{at}: {call:?} ends: {got:?}"));
+                machine_trace.log(|| format!("{at}: {call:?} ends: {got:?}"));
                 remarks(&got, &due)?;
             }
             17 if !under_way.is_empty() => {
                 let call = under_way.swap_remove(0);
-                story.tell(|| format!("{at}: {call:?} is abandoned"));
+                machine_trace.log(|| format!("{at}: {call:?} is abandoned"));
                 reference.leaves(&policy, &call, now);
                 guard.abandon(&policy, call.guarded(), now);
             }
@@ -641,7 +641,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
                 guard.adopt(&elsewhere.snapshot()).expect("of this version");
             }
             19 if rng.chance(30) => {
-                story.tell(|| format!("{at}: the process starts again"));
+                machine_trace.log(|| format!("{at}: the process starts again"));
                 guard = LoopGuard::restore(guard.snapshot()).expect("of this version");
                 (reference.open, reference.traces) = (Vec::new(), Vec::new());
                 under_way.clear();

@@ -4,7 +4,7 @@ use steadfast_core::Timestamp;
 use steadfast_core::limit::{LimitError, Limiter};
 use steadfast_core::policy::{LimitPolicy, RateLimit};
 
-use super::{MachineTrace, agree, few, millis, next_moment, perhaps};
+use super::{MachineTrace, agree, few, millis, next_moment, optional};
 use crate::invariants::InvariantViolation;
 use crate::rng::Rng;
 
@@ -91,10 +91,10 @@ impl ReferenceLimiter {
     }
 }
 
-pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
+pub(super) fn check(rng: &mut Rng, machine_trace: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let draw = |rng: &mut Rng| LimitPolicy {
-        concurrency: perhaps(rng, |rng| few(rng, 1, 3)),
-        rate: perhaps(rng, |rng| RateLimit { attempts: few(rng, 1, 4), per: millis(rng.between(1, 40)) }),
+        concurrency: optional(rng, |rng| few(rng, 1, 3)),
+        rate: optional(rng, |rng| RateLimit { attempts: few(rng, 1, 4), per: millis(rng.between(1, 40)) }),
     };
     let mut policy = draw(rng);
     let (mut limiter, mut reference) = (Limiter::default(), ReferenceLimiter::default());
@@ -114,7 +114,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
             }
             _ => {
                 let (got, due) = (limiter.try_acquire(&policy, now), reference.enter(&policy, now));
-                story.tell(|| format!("{}: enter under {policy:?}: {got:?}", now.as_millis()));
+                machine_trace.log(|| format!("{}: enter under {policy:?}: {got:?}", now.as_millis()));
                 agree(PROMISE, "entering", &got, &due)?;
                 if let Err(LimitError::Rate(fits)) = got {
                     moments.push(fits);

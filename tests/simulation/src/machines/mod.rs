@@ -53,23 +53,23 @@ const MACHINES: [MachineCheck; 12] = [
 
 /// Runs every machine through the commands of this seed. Returns the coverage of the tables.
 pub(crate) fn run(seed: u64) -> Result<TableCoverage, Box<SimulationFailure>> {
-    let mut untold = MachineTrace::default();
+    let mut untraced = MachineTrace::default();
     for (place, check) in (0..).zip(MACHINES) {
-        if check(&mut Rng::of_machine(seed, place), &mut untold).is_err() {
+        if check(&mut Rng::of_machine(seed, place), &mut untraced).is_err() {
             // Run it again, with a trace.
-            let mut story = MachineTrace { lines: Some(Vec::new()), ..MachineTrace::default() };
-            let broken = check(&mut Rng::of_machine(seed, place), &mut story);
+            let mut machine_trace = MachineTrace { lines: Some(Vec::new()), ..MachineTrace::default() };
+            let broken = check(&mut Rng::of_machine(seed, place), &mut machine_trace);
             let (invariant, description) =
                 broken.err().unwrap_or(("the same again", "it broke once only".to_owned()));
             return Err(Box::new(SimulationFailure {
                 seed,
                 invariant,
                 description,
-                story: story.lines.unwrap_or_default(),
+                trace: machine_trace.lines.unwrap_or_default(),
             }));
         }
     }
-    Ok(untold.coverage)
+    Ok(untraced.coverage)
 }
 
 /// The trace of a machine.
@@ -82,7 +82,7 @@ pub(crate) struct MachineTrace {
 }
 
 impl MachineTrace {
-    pub(crate) fn tell(&mut self, line: impl FnOnce() -> String) {
+    pub(crate) fn log(&mut self, line: impl FnOnce() -> String) {
         if let Some(lines) = &mut self.lines {
             lines.push(line());
         }
@@ -127,6 +127,6 @@ fn few(rng: &mut Rng, low: u64, high: u64) -> NonZeroU32 {
 }
 
 /// Draws a value in half of the cases.
-fn perhaps<T>(rng: &mut Rng, draw: impl FnOnce(&mut Rng) -> T) -> Option<T> {
+fn optional<T>(rng: &mut Rng, draw: impl FnOnce(&mut Rng) -> T) -> Option<T> {
     rng.chance(50).then(|| draw(rng))
 }

@@ -18,7 +18,7 @@ use steadfast_core::output::ToolOutput;
 use steadfast_core::policy::{FailureReplayPolicy, RecordLifetimes, UnknownOutcomePolicy};
 use steadfast_json::RawJson;
 
-use super::{MachineTrace, agree, millis, next_moment, perhaps};
+use super::{MachineTrace, agree, millis, next_moment, optional};
 use crate::invariants::InvariantViolation;
 use crate::rng::Rng;
 use crate::tables::StoreTableChecker;
@@ -41,7 +41,7 @@ struct RecordsChecker {
     calls: u64,
 }
 
-pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
+pub(super) fn check(rng: &mut Rng, machine_trace: &mut MachineTrace) -> Result<(), InvariantViolation> {
     deliveries(rng)?;
     markers(rng)?;
     let span = |rng: &mut Rng| millis(*rng.pick(&[1, 500, 2_000, 20_000]));
@@ -65,12 +65,12 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
     let rules = rules(rng, store.keep);
     for _ in 0..70 {
         store.now = next_moment(rng, store.now, &store.moments());
-        store.step(rng, &rules, story)?;
+        store.step(rng, &rules, machine_trace)?;
         if let Some(broken) = store.tables.broken.take() {
             return Err(broken);
         }
     }
-    story.coverage.add(&store.tables.coverage);
+    machine_trace.coverage.add(&store.tables.coverage);
     Ok(())
 }
 
@@ -107,16 +107,16 @@ impl RecordsChecker {
         &mut self,
         rng: &mut Rng,
         rules: &DedupeRules,
-        story: &mut MachineTrace,
+        machine_trace: &mut MachineTrace,
     ) -> Result<(), InvariantViolation> {
         match rng.between(0, 19) {
-            0..7 => self.claim(rng, rules, story),
-            7 | 8 => self.save(rng, rules, story),
-            9 | 10 => self.release(rng, story),
-            11 => self.renew(rng, story),
-            12 => self.start(rng, story),
-            13 | 14 => self.deliver(rng, story),
-            15 | 16 => self.resolve(rng, rules, story),
+            0..7 => self.claim(rng, rules, machine_trace),
+            7 | 8 => self.save(rng, rules, machine_trace),
+            9 | 10 => self.release(rng, machine_trace),
+            11 => self.renew(rng, machine_trace),
+            12 => self.start(rng, machine_trace),
+            13 | 14 => self.deliver(rng, machine_trace),
+            15 | 16 => self.resolve(rng, rules, machine_trace),
             17 => {
                 let place = usize::try_from(rng.between(0, PROCESSES - 1)).unwrap_or(0);
                 self.sights[place] =
@@ -139,7 +139,7 @@ impl RecordsChecker {
         &mut self,
         rng: &mut Rng,
         rules: &DedupeRules,
-        story: &mut MachineTrace,
+        machine_trace: &mut MachineTrace,
     ) -> Result<(), InvariantViolation> {
         let claim = self.a_claim(rng, rules);
         let known = self.known(rng);
@@ -147,7 +147,7 @@ impl RecordsChecker {
         let sights = self.sights.clone();
         let sight = Self::sight(&sights);
         let verdict = self.records.claim(&claim, &known, &sight, self.now);
-        story.tell(|| format!("{}: {claim:?} knowing {known:?}: {verdict:?}", self.now.as_millis()));
+        machine_trace.log(|| format!("{}: {claim:?} knowing {known:?}: {verdict:?}", self.now.as_millis()));
         self.tables.claim(&claim, &known, &sight, self.now, (&before, &self.records), &verdict);
         self.woken(&before)?;
         match verdict {
@@ -208,7 +208,7 @@ impl RecordsChecker {
             best_effort: rng.chance(20),
             arrived: self.now,
             age: millis(*rng.pick(&[0, 1, 600, 15_000])),
-            end_observed_within: perhaps(rng, |rng| millis(rng.between(0, 3_000))),
+            end_observed_within: optional(rng, |rng| millis(rng.between(0, 3_000))),
             run: RunId(format!("run {number}").into()),
             rules: DedupeRules {
                 computed_since: rng.chance(15).then(|| self.now.before(millis(rng.between(0, 2_000)))),
@@ -242,7 +242,7 @@ impl RecordsChecker {
         &mut self,
         rng: &mut Rng,
         rules: &DedupeRules,
-        story: &mut MachineTrace,
+        machine_trace: &mut MachineTrace,
     ) -> Result<(), InvariantViolation> {
         if self.claimed.is_empty() {
             return Ok(());
@@ -265,7 +265,7 @@ impl RecordsChecker {
                     UnknownOutcomeReason::ConnectionLost,
                     UnknownOutcomeReason::ProcessDied,
                 ]),
-                details: perhaps(rng, |_| "no answer".into()),
+                details: optional(rng, |_| "no answer".into()),
                 output: rng.chance(20).then_some(output),
             }),
         };
@@ -295,7 +295,7 @@ impl RecordsChecker {
         };
         let before = self.records.clone();
         let verdict = self.records.save(&save, self.now);
-        story.tell(|| format!("{}: {save:?}: {verdict:?}", self.now.as_millis()));
+        machine_trace.log(|| format!("{}: {save:?}: {verdict:?}", self.now.as_millis()));
         self.tables.save(&save, self.now, (&before, &self.records), &verdict);
         if let SaveVerdict::Saved(receipt) = verdict {
             self.receipts.push(receipt);
@@ -303,7 +303,7 @@ impl RecordsChecker {
         self.woken(&before)
     }
 
-    fn release(&mut self, rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
+    fn release(&mut self, rng: &mut Rng, machine_trace: &mut MachineTrace) -> Result<(), InvariantViolation> {
         if self.claimed.is_empty() {
             return Ok(());
         }
@@ -313,12 +313,12 @@ impl RecordsChecker {
         let release = ReleaseRequest { key, index: record.index, owner: record.owner.clone() };
         let before = self.records.clone();
         self.records.release(&release);
-        story.tell(|| format!("{}: {release:?}", self.now.as_millis()));
+        machine_trace.log(|| format!("{}: {release:?}", self.now.as_millis()));
         self.tables.release(&release, (&before, &self.records));
         self.woken(&before)
     }
 
-    fn renew(&mut self, rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
+    fn renew(&mut self, rng: &mut Rng, machine_trace: &mut MachineTrace) -> Result<(), InvariantViolation> {
         if self.claimed.is_empty() {
             return Ok(());
         }
@@ -326,24 +326,24 @@ impl RecordsChecker {
         let absence = if rng.chance(70) { RecordAbsence::Removed } else { RecordAbsence::StoreEmptied };
         let before = self.records.clone();
         let verdict = self.records.renew(&record, &self.keep, absence, self.now);
-        story.tell(|| format!("{}: renews {record:?}: {verdict:?}", self.now.as_millis()));
+        machine_trace.log(|| format!("{}: renews {record:?}: {verdict:?}", self.now.as_millis()));
         self.tables.renew((&record, &self.keep, absence), self.now, (&before, &self.records), verdict);
         self.woken(&before)
     }
 
-    fn start(&mut self, rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
+    fn start(&mut self, rng: &mut Rng, machine_trace: &mut MachineTrace) -> Result<(), InvariantViolation> {
         if self.claimed.is_empty() {
             return Ok(());
         }
         let record = rng.pick(&self.claimed).clone();
         let before = self.records.clone();
         let verdict = self.records.start(&record.key, &record.owner, self.now);
-        story.tell(|| format!("{}: starts {record:?}: {verdict:?}", self.now.as_millis()));
+        machine_trace.log(|| format!("{}: starts {record:?}: {verdict:?}", self.now.as_millis()));
         self.tables.start((&record.key, &record.owner), self.now, (&before, &self.records), verdict);
         self.woken(&before)
     }
 
-    fn deliver(&mut self, rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
+    fn deliver(&mut self, rng: &mut Rng, machine_trace: &mut MachineTrace) -> Result<(), InvariantViolation> {
         let current = self.records.iter().map(DedupeRecord::receipt);
         let receipts: Vec<DeliveryReceipt> = self.receipts.iter().cloned().chain(current).collect();
         if receipts.is_empty() {
@@ -353,7 +353,7 @@ impl RecordsChecker {
         let at = self.now.before(millis(*rng.pick(&[0, 0, 1, 1_000])));
         let before = self.records.clone();
         self.records.mark_delivered(&receipt, at);
-        story.tell(|| format!("{}: {receipt:?} has arrived", self.now.as_millis()));
+        machine_trace.log(|| format!("{}: {receipt:?} has arrived", self.now.as_millis()));
         self.tables.delivered(&receipt, at, (&before, &self.records));
         self.woken(&before)
     }
@@ -362,7 +362,7 @@ impl RecordsChecker {
         &mut self,
         rng: &mut Rng,
         rules: &DedupeRules,
-        story: &mut MachineTrace,
+        machine_trace: &mut MachineTrace,
     ) -> Result<(), InvariantViolation> {
         let keys: Vec<RecordKey> =
             self.records.iter().map(|record| record.key).chain([key("nothing is here")]).collect();
@@ -373,10 +373,10 @@ impl RecordsChecker {
         let sight = Self::sight(&sights);
         // An operator means whatever record is there; a call that looked it up means the run that it looked for.
         let there = before.get(&key).map(|record| record.owner.clone()).filter(|_| rng.chance(75));
-        let of = perhaps(rng, |rng| there.unwrap_or_else(|| an_owner(rng, 0)));
+        let of = optional(rng, |rng| there.unwrap_or_else(|| an_owner(rng, 0)));
         let resolve = ResolutionRequest { key, resolution, of, requires_observed_end: rng.chance(30) };
         let verdict = self.records.resolve(&resolve, rules, &sight, self.now);
-        story.tell(|| format!("{}: {resolve:?}: {verdict:?}", self.now.as_millis()));
+        machine_trace.log(|| format!("{}: {resolve:?}: {verdict:?}", self.now.as_millis()));
         self.tables.resolve((&resolve, rules), &sight, self.now, (&before, &self.records), verdict);
         self.woken(&before)
     }

@@ -88,7 +88,7 @@ impl ReferenceRestart {
     }
 }
 
-pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
+pub(super) fn check(rng: &mut Rng, machine_trace: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let window = millis(rng.between(1, 4) * 500);
     let policy = RestartPolicy {
         crashes: few(rng, 1, 4),
@@ -115,11 +115,11 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
         match rng.between(0, 9) {
             0..4 => {
                 let (got, due) = (restarts.request_start(now), reference.request_start(now));
-                story.tell(|| format!("{}: asked: {got:?}", now.as_millis()));
+                machine_trace.log(|| format!("{}: asked: {got:?}", now.as_millis()));
                 agree(PROMISE, "asked", &got, &due)?;
             }
             4 | 5 => {
-                story.tell(|| format!("{}: ready", now.as_millis()));
+                machine_trace.log(|| format!("{}: ready", now.as_millis()));
                 restarts.record_ready(now);
                 if matches!(reference.standing, ServerState::Starting { .. }) {
                     reference.standing = ServerState::Up { since: now };
@@ -135,7 +135,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
                 ]);
                 let [least, most] = reference.died(&policy, death, now);
                 let got = restarts.record_exit(&policy, death, now);
-                story.tell(|| format!("{}: {death:?}: {got:?}, {policy:?}", now.as_millis()));
+                machine_trace.log(|| format!("{}: {death:?}: {got:?}, {policy:?}", now.as_millis()));
                 deaths.push(now);
                 match (got, least, most) {
                     (

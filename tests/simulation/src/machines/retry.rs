@@ -6,17 +6,17 @@ use steadfast_core::Timestamp;
 use steadfast_core::policy::{Backoff, BudgetPolicy, DelayOrigin, GrowthFactor, Jitter, Ratio, RetryPolicy};
 use steadfast_core::retry::{CallerLimits, RetryBudget, RetrySchedule, RetryStop};
 
-use super::{MachineTrace, agree, few, millis, next_moment, perhaps};
+use super::{MachineTrace, agree, few, millis, next_moment, optional};
 use crate::invariants::InvariantViolation;
 use crate::rng::Rng;
 
 const PROMISE: &str = "retries keep to their policy";
 
-pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
+pub(super) fn check(rng: &mut Rng, machine_trace: &mut MachineTrace) -> Result<(), InvariantViolation> {
     for _ in 0..3 {
-        schedule(rng, story)?;
+        schedule(rng, machine_trace)?;
     }
-    budget(rng, story)
+    budget(rng, machine_trace)
 }
 
 fn policy(rng: &mut Rng) -> RetryPolicy {
@@ -43,7 +43,7 @@ fn policy(rng: &mut Rng) -> RetryPolicy {
             1 => Jitter::Proportional(Ratio::percent(u8::try_from(rng.between(0, 100)).unwrap_or(0))),
             _ => Jitter::None,
         },
-        total: perhaps(rng, |rng| millis(rng.between(1, 20) * 50)),
+        total: optional(rng, |rng| millis(rng.between(1, 20) * 50)),
         counted_from: *rng.pick(&[DelayOrigin::AttemptEnd, DelayOrigin::AttemptStart]),
         longest_retry_after: millis(rng.between(1, 4) * 100),
         budget: BudgetPolicy { share: Ratio::percent(20), floor_per_second: 10 },
@@ -64,17 +64,17 @@ fn wait(backoff: &Backoff, retry: u32) -> Duration {
     }
 }
 
-fn schedule(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
+fn schedule(rng: &mut Rng, machine_trace: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let policy = policy(rng);
     let schedule_start = Timestamp::from_millis(10_000);
     let limits = CallerLimits {
-        attempts: perhaps(rng, |rng| u32::try_from(rng.between(0, 5)).unwrap_or(0)),
-        elapsed: perhaps(rng, |rng| millis(rng.between(0, 20) * 50)),
+        attempts: optional(rng, |rng| u32::try_from(rng.between(0, 5)).unwrap_or(0)),
+        elapsed: optional(rng, |rng| millis(rng.between(0, 20) * 50)),
         attempt: None,
-        deadline: perhaps(rng, |rng| schedule_start + millis(rng.between(0, 20) * 50)),
-        start_by: perhaps(rng, |rng| schedule_start + millis(rng.between(1, 20) * 50)),
+        deadline: optional(rng, |rng| schedule_start + millis(rng.between(0, 20) * 50)),
+        start_by: optional(rng, |rng| schedule_start + millis(rng.between(1, 20) * 50)),
     };
-    let last_retry = perhaps(rng, |rng| millis(rng.between(0, 20) * 50));
+    let last_retry = optional(rng, |rng| millis(rng.between(0, 20) * 50));
     let most = limits
         .attempts
         .map_or(policy.attempts.get(), |requested| requested.max(1).min(policy.attempts.get()));
@@ -85,7 +85,7 @@ fn schedule(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViol
     let seed = rng.next();
     let mut schedule = RetrySchedule::new(&policy, &limits, last_retry, seed, schedule_start);
     let mut again = RetrySchedule::new(&policy, &limits, last_retry, seed, schedule_start);
-    story.tell(|| format!("{policy:?}, {limits:?}, retries until {last_retry:?}"));
+    machine_trace.log(|| format!("{policy:?}, {limits:?}, retries until {last_retry:?}"));
     agree(PROMISE, "attempts allowed", &schedule.most(), &most)?;
     let (mut now, mut made) = (schedule_start, 1);
     for _ in 0..8 {
@@ -102,11 +102,11 @@ fn schedule(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViol
         agree(PROMISE, "whether it may start", &schedule.may_start(probe), &due)?;
         let started = now;
         now = now + millis(rng.between(0, 4) * 10);
-        let requested = perhaps(rng, |rng| millis(rng.between(0, 5) * 90));
+        let requested = optional(rng, |rng| millis(rng.between(0, 5) * 90));
         let (got, same) =
             (schedule.next(&policy, started, requested, now), again.next(&policy, started, requested, now));
         agree(PROMISE, "the same seed", &got, &same)?;
-        story.tell(|| {
+        machine_trace.log(|| {
             format!(
                 "attempt {made} from {} to {}, asked for {requested:?}: {got:?}",
                 started.as_millis(),
@@ -179,13 +179,13 @@ fn schedule(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViol
     Ok(())
 }
 
-fn budget(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
+fn budget(rng: &mut Rng, machine_trace: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let policy = BudgetPolicy {
         share: Ratio::percent(*rng.pick(&[0, 10, 20, 50, 100])),
         floor_per_second: u32::try_from(rng.between(0, 3)).unwrap_or(0),
     };
     let mut budget = RetryBudget::default();
-    let (mut firsts, mut retries): (Vec<u64>, Vec<u64>) = (Vec::new(), Vec::new());
+    let (mut first_attempts, mut retries): (Vec<u64>, Vec<u64>) = (Vec::new(), Vec::new());
     let mut now = Timestamp::from_millis(rng.between(0, 30_000));
     for _ in 0..60 {
         let whole = now.as_millis() / 1000;
@@ -194,17 +194,18 @@ fn budget(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolat
         let second = now.as_millis() / 1000;
         if rng.chance(50) {
             budget.deposit(&policy, now);
-            firsts.push(second);
+            first_attempts.push(second);
             continue;
         }
         // The last ten seconds, including this one.
         let lately = |of: &[u64]| of.iter().filter(|then| **then + 10 > second).count();
         let in_this_second = retries.iter().filter(|then| **then == second).count();
         let due = in_this_second < policy.floor_per_second as usize
-            || (lately(&retries) + 1) as f64 <= policy.share.get() * lately(&firsts) as f64;
+            || (lately(&retries) + 1) as f64 <= policy.share.get() * lately(&first_attempts) as f64;
         let got = budget.withdraw(&policy, now);
-        story
-            .tell(|| format!("{}: {got} under {policy:?} after {firsts:?} and {retries:?}", now.as_millis()));
+        machine_trace.log(|| {
+            format!("{}: {got} under {policy:?} after {first_attempts:?} and {retries:?}", now.as_millis())
+        });
         agree(PROMISE, "another retry", &got, &due)?;
         if got {
             retries.push(second);

@@ -13,7 +13,7 @@ use steadfast_core::trust::{
     TrustReport, TrustRules, TrustScope, TrustState, TrustSubject, TrustTarget,
 };
 
-use super::{MachineTrace, agree, few, millis, next_moment, perhaps};
+use super::{MachineTrace, agree, few, millis, next_moment, optional};
 use crate::invariants::InvariantViolation;
 use crate::rng::Rng;
 
@@ -103,7 +103,7 @@ impl ReferenceAccount {
     }
 
     /// Ends an escalation whose time is over.
-    fn comes_to(&mut self, rule: &TrustRule, now: Timestamp) -> Option<ExpectedTrustChange> {
+    fn apply_time(&mut self, rule: &TrustRule, now: Timestamp) -> Option<ExpectedTrustChange> {
         let ReferenceTrustState::Escalated { failures, needed, .. } = self.state else { return None };
         self.recovers_at(rule).filter(|at| *at <= now)?;
         self.state = ReferenceTrustState::Recovering { failures, successes: 0, needed };
@@ -111,7 +111,7 @@ impl ReferenceAccount {
     }
 
     fn succeeds(&mut self, rule: &TrustRule, now: Timestamp) -> Vec<ExpectedTrustChange> {
-        let mut steps: Vec<ExpectedTrustChange> = self.comes_to(rule, now).into_iter().collect();
+        let mut steps: Vec<ExpectedTrustChange> = self.apply_time(rule, now).into_iter().collect();
         self.outcomes.push(JudgedOutcome { at: now, failed: None });
         if let ReferenceTrustState::Recovering { failures, successes, needed } = &mut self.state {
             *successes += 1;
@@ -131,7 +131,7 @@ impl ReferenceAccount {
         began: Timestamp,
         now: Timestamp,
     ) -> Vec<ExpectedTrustChange> {
-        let mut steps: Vec<ExpectedTrustChange> = self.comes_to(rule, now).into_iter().collect();
+        let mut steps: Vec<ExpectedTrustChange> = self.apply_time(rule, now).into_iter().collect();
         self.outcomes.push(JudgedOutcome { at: now, failed: Some((severity, recoverable)) });
         if !counts(rule, severity) {
             return steps;
@@ -529,10 +529,10 @@ fn scope_of(subject: &JudgedSubject) -> TrustScope {
 }
 
 fn rule(rng: &mut Rng) -> TrustRule {
-    let count = perhaps(rng, |rng| few(rng, 1, 3));
+    let count = optional(rng, |rng| few(rng, 1, 3));
     TrustRule {
         count,
-        consecutive: perhaps(rng, |rng| few(rng, 1, 3)),
+        consecutive: optional(rng, |rng| few(rng, 1, 3)),
         rate: rng.chance(40).then(|| Ratio::percent(*rng.pick(&[20, 50, 100]))),
         rate_at_least: few(rng, 1, 4),
         expected_failure_rate: Ratio::percent(*rng.pick(&[0, 0, 30])),
@@ -547,8 +547,8 @@ fn rule(rng: &mut Rng) -> TrustRule {
     }
 }
 
-pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
-    let (rule, domain_rule) = (rule(rng), perhaps(rng, rule));
+pub(super) fn check(rng: &mut Rng, machine_trace: &mut MachineTrace) -> Result<(), InvariantViolation> {
+    let (rule, domain_rule) = (rule(rng), optional(rng, rule));
     let mut reference = ReferenceTrustLedger {
         rule: rule.clone(),
         domain_rule: domain_rule.clone(),
@@ -559,7 +559,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
     let mut ledger = TrustLedger::default();
     let rules = TrustRules { signature: &rule, domain: domain_rule.as_ref() };
     let mut now = Timestamp::from_millis(100_000_000);
-    story.tell(|| format!("{rules:?}"));
+    machine_trace.log(|| format!("{rules:?}"));
     for _ in 0..50 {
         now = next_moment(rng, now, &reference.moments());
         let call = called(rng);
@@ -602,7 +602,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
                 let got = match finished {
                     FinishedOutcome::Success => ledger.report_success(rules, report, now),
                     FinishedOutcome::Failure { severity, recoverable } => {
-                        // The reporter's own classification takes precedence over ours.
+                        // The reporter's own classification takes precedence over the core's.
                         let (classified, reported) = if rng.chance(50) {
                             (severity, None)
                         } else {
@@ -636,7 +636,7 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
             }
             _ => continue,
         };
-        story.tell(|| format!("{at}: {action}: {got:?}"));
+        machine_trace.log(|| format!("{at}: {action}: {got:?}"));
         let change_summary = |change: &TrustChange| {
             let step = (change.from, change.to, change.failures, change.until, change.successes_needed);
             (change.scope, step, change.notify, change.at)
@@ -655,8 +655,8 @@ fn called(rng: &mut Rng) -> JudgedCall {
         1 => ToolRef { namespace: Namespace::new("shop").expect("a name"), tool: name },
         _ => ToolRef { namespace: Namespace::new("bank").expect("a name"), tool: name },
     };
-    let signature = perhaps(rng, |rng| Signature(format!("signature {}", rng.between(0, 1)).into()));
-    let domain = perhaps(rng, |rng| Domain::new(format!("host{}", rng.between(0, 1))).expect("a name"));
+    let signature = optional(rng, |rng| Signature(format!("signature {}", rng.between(0, 1)).into()));
+    let domain = optional(rng, |rng| Domain::new(format!("host{}", rng.between(0, 1))).expect("a name"));
     JudgedCall { tool, signature, domain }
 }
 

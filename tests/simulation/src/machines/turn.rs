@@ -21,7 +21,7 @@ use steadfast_turn::{
     TurnWriteConflict, UnknownOutcomeHandling, decide,
 };
 
-use super::{MachineTrace, agree, millis, next_moment, perhaps};
+use super::{MachineTrace, agree, millis, next_moment, optional};
 use crate::invariants::InvariantViolation;
 use crate::rng::Rng;
 
@@ -42,13 +42,13 @@ const CODES: [Code; 12] = [
     Code::ToolErrorLimit,
 ];
 
-pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
+pub(super) fn check(rng: &mut Rng, machine_trace: &mut MachineTrace) -> Result<(), InvariantViolation> {
     for _ in 0..4 {
-        handler(rng, story)?;
-        holds(rng, story)?;
-        progress(rng, story)?;
+        handler(rng, machine_trace)?;
+        holds(rng, machine_trace)?;
+        progress(rng, machine_trace)?;
     }
-    turns(rng, story)
+    turns(rng, machine_trace)
 }
 
 /// Returns true if another tool may do the job: not if the call ran or runs or could not be looked up, not if an
@@ -102,7 +102,7 @@ fn strategy(facts: &FailureFacts) -> FailureStrategy {
     if is_transient && stranded == 0 { FailureStrategy::GracefulFailure } else { FailureStrategy::Escalate }
 }
 
-fn handler(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
+fn handler(rng: &mut Rng, machine_trace: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let number = |rng: &mut Rng, most| usize::try_from(rng.between(0, most)).unwrap_or(0);
     let span = |rng: &mut Rng| millis(*rng.pick(&[0, 1, 1_000]));
     let facts = FailureFacts {
@@ -126,7 +126,7 @@ fn handler(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViola
         succeeded: number(rng, 1),
     };
     let decision = decide(facts);
-    story.tell(|| format!("{decision:?}"));
+    machine_trace.log(|| format!("{decision:?}"));
     agree(PROMISE, "what is done about a failure", &decision.strategy, &strategy(&facts))
 }
 
@@ -136,24 +136,24 @@ fn circuit(rng: &mut Rng) -> Circuit {
 
 // ---- the hold on a turn ----
 
-fn holds(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
+fn holds(rng: &mut Rng, machine_trace: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let process = |pid| ProcessIdentity { boot: "boot".into(), pid, started: 0 };
     let now = Timestamp::from_millis(10_000);
     let call = id(0);
     let choice = CandidateChoice { candidate: usize::from(rng.chance(50)), ..CandidateChoice::default() };
     let until = now.before(millis(1)) + millis(rng.between(0, 2));
-    let holder = perhaps(rng, |_| TurnHolder { process: process(1), number: 5, until });
+    let holder = optional(rng, |_| TurnHolder { process: process(1), number: 5, until });
     let mut choices = BTreeMap::new();
     if rng.chance(50) {
         choices.insert(call.clone(), CandidateChoice { candidate: 1, ..CandidateChoice::default() });
     }
     let document =
         TurnDocument { format: TurnDocument::FORMAT, holder: holder.clone(), choices: choices.clone() };
-    let found = perhaps(rng, |_| (3, document));
+    let found = optional(rng, |_| (3, document));
     let me = TurnHolder { process: process(2), number: 8, until: now + millis(1_000) };
     let sight = *rng.pick(&[LeaseOwnerState::Alive, LeaseOwnerState::Gone, LeaseOwnerState::Time]);
     let taken = TurnLease::take(found.clone(), me.clone(), |_| sight, now);
-    story.tell(|| format!("{found:?}, its holder is {sight:?}: {taken:?}"));
+    machine_trace.log(|| format!("{found:?}, its holder is {sight:?}: {taken:?}"));
     let current =
         holder.filter(|holder| found.is_some() && now < holder.until && sight != LeaseOwnerState::Gone);
     let (mut hold, submitted) = match (taken, current) {
@@ -197,10 +197,10 @@ fn holds(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolati
         holder,
         choices: BTreeMap::new(),
     });
-    let is_mine = |holder: &TurnHolder| holder.process == me.process && holder.number == me.number;
+    let is_own = |holder: &TurnHolder| holder.process == me.process && holder.number == me.number;
     let due = match &there {
         None => TurnWriteConflict::Retry,
-        Some(holder) if holder.as_ref().is_some_and(is_mine) => TurnWriteConflict::Retry,
+        Some(holder) if holder.as_ref().is_some_and(is_own) => TurnWriteConflict::Retry,
         Some(_) => TurnWriteConflict::Lost,
     };
     let before = hold.replaced_version();
@@ -216,7 +216,7 @@ fn holds(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolati
 
 // ---- the reach of a call ----
 
-fn progress(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
+fn progress(rng: &mut Rng, machine_trace: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let now = Timestamp::from_millis(1_000);
     let mut progress = CallProgress::default();
     // The reach of every attempt that was begun; unknown as long as it runs.
@@ -275,7 +275,7 @@ fn progress(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViol
                 }
             }
         }
-        story.tell(|| format!("{progress:?}"));
+        machine_trace.log(|| format!("{progress:?}"));
         // Once an attempt may have run, the call may have run, whatever came later.
         let due = if reaches.contains(&AttemptReach::Unknown) {
             Some(AttemptReach::Unknown)
@@ -517,9 +517,9 @@ impl ReferenceTurn {
                 self.calls[call].has_failed = true;
                 // If it is made again on a guess, an earlier attempt may have done the job, whatever came of the last
                 // one.
-                let came_before = replayed || self.chosen.is_some();
+                let is_earlier = replayed || self.chosen.is_some();
                 let is_doubtful = failure.unknown_outcome == UnknownOutcomeHandling::Rerun
-                    && came_before
+                    && is_earlier
                     && another_may(failure.code);
                 let reach = if is_doubtful && !self.untried(call).is_empty() {
                     AttemptReach::Unknown
@@ -636,7 +636,7 @@ fn as_did(step: &TurnStep) -> ExpectedTurnStep {
     }
 }
 
-fn turns(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
+fn turns(rng: &mut Rng, machine_trace: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let mut now = Timestamp::from_millis(1_000_000);
     let calls: Vec<ReferenceTurnCall> = (0..rng.between(1, 5))
         .map(|number| {
@@ -705,7 +705,7 @@ fn turns(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolati
     let mut notes = Vec::new();
     let (mut turn, mut steps) = TurnMachine::begin(plan, &facts, submitted, now, &mut notes);
     for _ in 0..30 {
-        story.tell(|| format!("{}: {steps:?}", now.as_millis()));
+        machine_trace.log(|| format!("{}: {steps:?}", now.as_millis()));
         agree(
             PROMISE,
             "the steps",
@@ -718,7 +718,7 @@ fn turns(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolati
         reference.now = now;
         let call = usize::try_from(rng.between(0, reference.calls.len() as u64 - 1)).unwrap_or(0);
         let event = event(rng, call);
-        story.tell(|| format!("{}: {event:?}", now.as_millis()));
+        machine_trace.log(|| format!("{}: {event:?}", now.as_millis()));
         let fits = match &event {
             TurnEvent::Ended { end, replayed, .. } => reference.record_end(call, end, *replayed),
             TurnEvent::NotStarted { .. } => {

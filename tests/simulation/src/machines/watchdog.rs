@@ -10,7 +10,7 @@ use crate::rng::Rng;
 
 const PROMISE: &str = "calls end in time";
 
-pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
+pub(super) fn check(rng: &mut Rng, machine_trace: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let time = TimePolicy {
         attempt: millis(rng.between(1, 5) * 100),
         total: millis(rng.between(1, 10) * 100),
@@ -34,18 +34,13 @@ pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), Invar
             WatchdogVerdict::TotalLimit
         };
         let since = *rng.pick(&signs);
-        story.tell(|| format!("{}: {watchdog:?}", now.as_millis()));
+        machine_trace.log(|| format!("{}: {watchdog:?}", now.as_millis()));
         agree(PROMISE, "the verdict", &watchdog.verdict(now), &due)?;
         agree(PROMISE, "when it is due", &watchdog.due(), &silent.min(end))?;
         agree(PROMISE, "the last sign of life", &watchdog.last_sign(), &last)?;
         agree(PROMISE, "when it is silent", &watchdog.silent_at(), &silent)?;
         agree(PROMISE, "when it ends", &watchdog.total_at(), &end)?;
-        agree(
-            PROMISE,
-            "whether it lives",
-            &watchdog.shows_life(since, now),
-            &(last > since && now < silent),
-        )?;
+        agree(PROMISE, "whether it lives", &watchdog.is_alive(since, now), &(last > since && now < silent))?;
         if rng.chance(40) {
             // A delayed sign of life.
             let at = if rng.chance(30) { now.before(millis(50)).max(started) } else { now };

@@ -1,4 +1,4 @@
-//! The clients of turns: they submit, lose patience, withdraw and resubmit, to any process.
+//! The clients of turns: they submit, lose patience, cancel and resubmit, to any process.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::transition::SimulationEvent;
 use crate::turns::{SimulatedTurnEvent, SubmissionStage, SubmissionTruth, TurnAnswer, TurnSubmission};
 
 /// Maximum number of submissions, after which a client gives up.
-const MOST_TRIES: u32 = 8;
+const MOST_ATTEMPTS: u32 = 8;
 
 impl SimulatedWorld {
     pub(crate) fn submit(&mut self, turn: usize) {
@@ -37,10 +37,10 @@ impl SimulatedWorld {
 
     /// Makes a submission with a client that waits for it.
     pub(super) fn submission(&mut self, turn: usize, node: usize) -> usize {
-        let life = self.nodes[node].identity.started;
+        let generation = self.nodes[node].identity.started;
         let line = self.connections.len();
         for _ in 0..2 {
-            self.connections.push(SimulatedConnection { node, life, open: true });
+            self.connections.push(SimulatedConnection { node, generation, open: true });
         }
         let plan = self.plan_of(turn);
         let deadline = self.now + plan.deadline();
@@ -48,7 +48,7 @@ impl SimulatedWorld {
             turn,
             plan,
             node,
-            life,
+            generation,
             line,
             inner: line + 1,
             arrived: self.now,
@@ -69,29 +69,29 @@ impl SimulatedWorld {
 
     /// Returns the plan with which a turn is submitted now.
     fn plan_of(&self, turn: usize) -> Arc<TurnPlan> {
-        let wish = &self.model.turns[turn];
-        let mut rng = Rng::beside(self.seed ^ 0x706c_616e ^ self.submissions.len() as u64);
+        let goal = &self.model.turns[turn];
+        let mut rng = Rng::separate(self.seed ^ 0x706c_616e ^ self.submissions.len() as u64);
         let comes_again = self.submissions.iter().any(|before| before.turn == turn);
-        match wish.plans.split_first() {
+        match goal.plans.split_first() {
             Some((_, others)) if comes_again && rng.chance(self.weather.replans) => rng.pick(others).clone(),
-            _ => wish.plans[0].clone(),
+            _ => goal.plans[0].clone(),
         }
     }
 
     fn submit_again(&mut self, turn: usize) {
-        let wish = &mut self.model.turns[turn];
-        if wish.tries >= MOST_TRIES {
-            wish.over = true;
+        let goal = &mut self.model.turns[turn];
+        if goal.tries >= MOST_ATTEMPTS {
+            goal.over = true;
         }
-        if wish.over {
+        if goal.over {
             return;
         }
         let [short, long] = self.weather.pauses;
         let pause = self.rng.between(short, long);
         self.later(pause, SimulationEvent::Turn(SimulatedTurnEvent::Submit { turn }));
         if self.fault(self.weather.double) {
-            let beside = self.rng.between(short, long);
-            self.later(beside, SimulationEvent::Turn(SimulatedTurnEvent::Submit { turn }));
+            let delay = self.rng.between(short, long);
+            self.later(delay, SimulationEvent::Turn(SimulatedTurnEvent::Submit { turn }));
         }
     }
 
@@ -102,9 +102,9 @@ impl SimulatedWorld {
         }
         if self.fault(self.weather.cancels) {
             self.log_event(format!("submission {submission} is withdrawn"));
-            let TurnSubmission { node, life, .. } = self.submissions[submission];
+            let TurnSubmission { node, generation, .. } = self.submissions[submission];
             let home = &self.nodes[node];
-            if home.alive && home.identity.started == life && home.frozen_until <= self.now {
+            if home.alive && home.identity.started == generation && home.frozen_until <= self.now {
                 self.submissions[submission].inbox.push_back(TurnEvent::Cancel);
                 return self.work(submission);
             }
@@ -124,13 +124,13 @@ impl SimulatedWorld {
         self.submit_again(turn);
         let dropped = &mut self.submissions[submission];
         let stage = std::mem::replace(&mut dropped.stage, SubmissionStage::Over);
-        let TurnSubmission { node, life, inner, .. } = *dropped;
+        let TurnSubmission { node, generation, inner, .. } = *dropped;
         match stage {
             SubmissionStage::Sent | SubmissionStage::Reading | SubmissionStage::Over => Ok(()),
             SubmissionStage::Taking(_) | SubmissionStage::Running | SubmissionStage::Releasing(_) => {
                 self.later(
                     0,
-                    SimulationEvent::Turn(SimulatedTurnEvent::GivesBack { node, life, submission }),
+                    SimulationEvent::Turn(SimulatedTurnEvent::Release { node, generation, submission }),
                 );
                 self.break_connection(inner)
             }

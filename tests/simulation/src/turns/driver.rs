@@ -27,12 +27,12 @@ use crate::turns::{
 
 impl SimulatedWorld {
     pub(crate) fn turn_arrives(&mut self, submission: usize) -> Result<(), InvariantViolation> {
-        let TurnSubmission { node, life, line, .. } = self.submissions[submission];
+        let TurnSubmission { node, generation, line, .. } = self.submissions[submission];
         if !self.connections[line].open && self.defect != Some(Defect::TurnGoesOnByItself) {
             return Ok(());
         }
         let home = &self.nodes[node];
-        if !home.alive || home.identity.started != life {
+        if !home.alive || home.identity.started != generation {
             return self.break_connection(line);
         }
         if home.frozen_until > self.now {
@@ -55,7 +55,7 @@ impl SimulatedWorld {
         submitted: SubmissionHistory,
     ) -> Result<(), InvariantViolation> {
         self.one_submission(submission)?;
-        let TurnSubmission { turn, node, life, arrived, deadline, .. } = self.submissions[submission];
+        let TurnSubmission { turn, node, generation, arrived, deadline, .. } = self.submissions[submission];
         let plan = self.submissions[submission].plan.clone();
         let submitted = match (self.defect, submitted) {
             (Some(Defect::ChosenByItsPlace), SubmissionHistory::Repeated(choices)) => {
@@ -84,7 +84,7 @@ impl SimulatedWorld {
         if self.defect != Some(Defect::DeadlineNotKept) {
             self.at(
                 deadline.max(self.now),
-                SimulationEvent::Turn(SimulatedTurnEvent::Tick { node, life, submission }),
+                SimulationEvent::Turn(SimulatedTurnEvent::Tick { node, generation, submission }),
             );
         }
         self.work(submission)
@@ -111,16 +111,16 @@ impl SimulatedWorld {
             if let Some(step) = working.queue.pop_front() {
                 self.step(submission, step)?;
             } else if let Some(event) = working.inbox.pop_front() {
-                self.tell_turn(submission, event)?;
+                self.advance_turn(submission, event)?;
             } else if std::mem::take(&mut working.is_due) {
-                self.tell_turn(submission, TurnEvent::Tick)?;
+                self.advance_turn(submission, TurnEvent::Tick)?;
             } else {
                 return Ok(());
             }
         }
     }
 
-    fn tell_turn(&mut self, submission: usize, event: TurnEvent) -> Result<(), InvariantViolation> {
+    fn advance_turn(&mut self, submission: usize, event: TurnEvent) -> Result<(), InvariantViolation> {
         let now = self.clock(self.submissions[submission].node);
         let running = &mut self.submissions[submission];
         let Some(machine) = &mut running.machine else { return Ok(()) };
@@ -146,7 +146,7 @@ impl SimulatedWorld {
                 if self.defect == Some(Defect::NotStartedToldAsRunning) {
                     return Ok(());
                 }
-                self.tell_turn(submission, TurnEvent::NotStarted { id: id.clone() })
+                self.advance_turn(submission, TurnEvent::NotStarted { id: id.clone() })
             }
             TurnStep::Run { ref id, ref choice, .. } => {
                 let document = self.choosing(submission, id, choice);
@@ -226,7 +226,7 @@ impl SimulatedWorld {
             return Ok(());
         }
         let end = unsent(Code::StoreUnavailable);
-        self.tell_turn(submission, TurnEvent::Ended { id, end, replayed: false })
+        self.advance_turn(submission, TurnEvent::Ended { id, end, replayed: false })
     }
 
     pub(super) fn start_call(&mut self, submission: usize, run: TurnStep) -> Result<(), InvariantViolation> {
@@ -241,12 +241,12 @@ impl SimulatedWorld {
         self.model
             .goals
             .push(ClientGoal { over: true, ..ClientGoal::new(client, CallIdentity::Turn(made), arguments) });
-        let wish = self.model.goals.len() - 1;
-        self.dispatches.push(Dispatch::new((wish, 0), inner, Vec::new(), self.now));
+        let goal = self.model.goals.len() - 1;
+        self.dispatches.push(Dispatch::new((goal, 0), inner, Vec::new(), self.now));
         let dispatch = self.dispatches.len() - 1;
         let number = self.nodes[node].next_call;
         self.nodes[node].next_call += 1;
-        let mut request = self.request(node, number, (wish, 0));
+        let mut request = self.request(node, number, (goal, 0));
         request.tool = tool;
         request.tool_call = Some(id.clone());
         request.turn = TurnId::new(format!("turn-{turn}")).ok();
@@ -258,7 +258,7 @@ impl SimulatedWorld {
             Some(_) | None => Some(self.nodes[node].clock(deadline)),
         };
         let in_turn = TurnMembership { submission, id, choice, progress: CallProgress::default() };
-        let (number, step) = self.begin(node, request, wish, dispatch, Some(in_turn))?;
+        let (number, step) = self.begin(node, request, goal, dispatch, Some(in_turn))?;
         self.act(node, number, step)
     }
 
@@ -276,10 +276,13 @@ impl SimulatedWorld {
 
     /// Handles the answer of a call. The turn receives it later.
     pub(crate) fn report_call_to_turn(&mut self, node: usize, in_turn: TurnMembership, result: CallResult) {
-        let life = self.nodes[node].identity.started;
+        let generation = self.nodes[node].identity.started;
         let (in_turn, result) = (Box::new(in_turn), Box::new(result));
         let travel = self.rng.between(0, 1);
-        self.later(travel, SimulationEvent::Turn(SimulatedTurnEvent::Hears { node, life, in_turn, result }));
+        self.later(
+            travel,
+            SimulationEvent::Turn(SimulatedTurnEvent::CallEnded { node, generation, in_turn, result }),
+        );
     }
 
     pub(crate) fn turn_call_ended(

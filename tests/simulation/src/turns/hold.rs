@@ -35,18 +35,19 @@ const SLACK: Duration = Duration::from_secs(1);
 
 impl SimulatedWorld {
     pub(super) fn ask_store(&mut self, submission: usize, request: TurnDocumentRequest) {
-        let TurnSubmission { node, life, .. } = self.submissions[submission];
+        let TurnSubmission { node, generation, .. } = self.submissions[submission];
         self.submissions[submission].command += 1;
         let command = self.submissions[submission].command;
         if self.fault(self.weather.store_lost) {
             let patience = self.rng.between(10, 500);
             let reply = Box::new(TurnDocumentReply::Failed);
-            let lost = SimulatedTurnEvent::Stored { node, life, submission, command, reply };
+            let lost = SimulatedTurnEvent::Stored { node, generation, submission, command, reply };
             return self.later(patience, SimulationEvent::Turn(lost));
         }
         let unanswered = self.fault(self.weather.store_unanswered);
         let travel = self.rng.between(0, 3);
-        let event = SimulatedTurnEvent::Asked { submission, command, request: Box::new(request), unanswered };
+        let event =
+            SimulatedTurnEvent::StoreRequest { submission, command, request: Box::new(request), unanswered };
         self.later(travel, SimulationEvent::Turn(event));
     }
 
@@ -57,7 +58,7 @@ impl SimulatedWorld {
         request: TurnDocumentRequest,
         unanswered: bool,
     ) {
-        let TurnSubmission { turn, node, life, .. } = self.submissions[submission];
+        let TurnSubmission { turn, node, generation, .. } = self.submissions[submission];
         let reply = match request {
             TurnDocumentRequest::Read => TurnDocumentReply::Found(self.store.turns.get(&turn).cloned()),
             TurnDocumentRequest::Write { replaces, document } => {
@@ -69,7 +70,7 @@ impl SimulatedWorld {
         };
         let reply = Box::new(if unanswered { TurnDocumentReply::Failed } else { reply });
         let delay = self.rng.between(0, 3);
-        let stored = SimulatedTurnEvent::Stored { node, life, submission, command, reply };
+        let stored = SimulatedTurnEvent::Stored { node, generation, submission, command, reply };
         self.later(delay, SimulationEvent::Turn(stored));
     }
 
@@ -188,8 +189,11 @@ impl SimulatedWorld {
     }
 
     fn give_back_soon(&mut self, submission: usize, millis: u64) {
-        let TurnSubmission { node, life, .. } = self.submissions[submission];
-        self.later(millis, SimulationEvent::Turn(SimulatedTurnEvent::GivesBack { node, life, submission }));
+        let TurnSubmission { node, generation, .. } = self.submissions[submission];
+        self.later(
+            millis,
+            SimulationEvent::Turn(SimulatedTurnEvent::Release { node, generation, submission }),
+        );
     }
 
     /// Gives a turn back. Repeated until it succeeds or is no longer needed.

@@ -7,7 +7,7 @@
 //! | file | content |
 //! | --- | --- |
 //! | `plans` | the plans of clients |
-//! | `clients` | clients that submit, lose patience, withdraw and resubmit |
+//! | `clients` | clients that submit, lose patience, cancel and resubmit |
 //! | `driver` | the process that carries out the steps of the machine |
 //! | `hold` | the document that says which process runs a turn, and its way to the store |
 //! | `promises` | the invariants of turns |
@@ -56,7 +56,7 @@ pub(crate) struct TurnSubmission {
     pub(crate) turn: usize,
     plan: Arc<TurnPlan>,
     pub(crate) node: usize,
-    pub(crate) life: u64,
+    pub(crate) generation: u64,
     /// The client's connection.
     pub(crate) line: usize,
     /// The connection of its calls. It breaks when no client waits for them.
@@ -121,7 +121,7 @@ pub(crate) struct TurnMembership {
 }
 
 impl TurnMembership {
-    pub(crate) fn hear(&mut self, notice: &CallNotice, defect: Option<Defect>) {
+    pub(crate) fn record_notice(&mut self, notice: &CallNotice, defect: Option<Defect>) {
         if let (CallNotice::AttemptStarted { .. }, Some(Defect::OnlyLastAttemptCounts)) = (notice, defect) {
             self.progress = CallProgress::default();
         }
@@ -147,7 +147,7 @@ pub(crate) enum SimulatedTurnEvent {
         submission: usize,
     },
     /// A command reaches the store. Its reply may get lost.
-    Asked {
+    StoreRequest {
         submission: usize,
         command: u64,
         request: Box<TurnDocumentRequest>,
@@ -156,28 +156,28 @@ pub(crate) enum SimulatedTurnEvent {
     /// The store's reply reaches the process.
     Stored {
         node: usize,
-        life: u64,
+        generation: u64,
         submission: usize,
         command: u64,
         reply: Box<TurnDocumentReply>,
     },
     /// A call has ended.
-    Hears {
+    CallEnded {
         node: usize,
-        life: u64,
+        generation: u64,
         in_turn: Box<TurnMembership>,
         result: Box<CallResult>,
     },
     /// The deadline has come.
     Tick {
         node: usize,
-        life: u64,
+        generation: u64,
         submission: usize,
     },
     /// A turn for which no client waits is released.
-    GivesBack {
+    Release {
         node: usize,
-        life: u64,
+        generation: u64,
         submission: usize,
     },
     Answered {
@@ -192,13 +192,13 @@ pub(crate) enum SimulatedTurnEvent {
 impl SimulatedTurnEvent {
     pub(crate) fn at_process(&self) -> Option<(usize, u64)> {
         match self {
-            Self::Stored { node, life, .. }
-            | Self::Hears { node, life, .. }
-            | Self::Tick { node, life, .. }
-            | Self::GivesBack { node, life, .. } => Some((*node, *life)),
+            Self::Stored { node, generation, .. }
+            | Self::CallEnded { node, generation, .. }
+            | Self::Tick { node, generation, .. }
+            | Self::Release { node, generation, .. } => Some((*node, *generation)),
             Self::Submit { .. }
             | Self::Arrives { .. }
-            | Self::Asked { .. }
+            | Self::StoreRequest { .. }
             | Self::Answered { .. }
             | Self::Impatient { .. } => None,
         }
@@ -213,19 +213,19 @@ impl SimulatedWorld {
                 Ok(())
             }
             SimulatedTurnEvent::Arrives { submission } => self.turn_arrives(submission),
-            SimulatedTurnEvent::Asked { submission, command, request, unanswered } => {
+            SimulatedTurnEvent::StoreRequest { submission, command, request, unanswered } => {
                 self.handle_store_request(submission, command, *request, unanswered);
                 Ok(())
             }
             SimulatedTurnEvent::Stored { submission, command, reply, .. } => {
                 self.turn_stored(submission, command, *reply)
             }
-            SimulatedTurnEvent::Hears { in_turn, result, .. } => self.turn_call_ended(&in_turn, &result),
+            SimulatedTurnEvent::CallEnded { in_turn, result, .. } => self.turn_call_ended(&in_turn, &result),
             SimulatedTurnEvent::Tick { submission, .. } => {
                 self.submissions[submission].is_due = true;
                 self.work(submission)
             }
-            SimulatedTurnEvent::GivesBack { submission, .. } => {
+            SimulatedTurnEvent::Release { submission, .. } => {
                 self.give_back(submission);
                 Ok(())
             }
@@ -240,7 +240,7 @@ impl SimulatedWorld {
 
 /// Decides whether this world has turns, and adapts the scenario.
 pub(crate) fn draw(weather: &mut Scenario, seed: u64, defect: Option<Defect>) {
-    let mut rng = Rng::beside(seed ^ 0x7475_726e);
+    let mut rng = Rng::separate(seed ^ 0x7475_726e);
     let is_enabled = match defect {
         Some(defect) => defect.needs_turns(),
         None => rng.chance(50),
@@ -249,7 +249,7 @@ pub(crate) fn draw(weather: &mut Scenario, seed: u64, defect: Option<Defect>) {
         return;
     }
     weather.turns = rng.between(1, 3);
-    weather.wishes = rng.between(1, 2);
+    weather.goal_count = rng.between(1, 2);
     // Turns arrive close together, so that they interact.
     weather.storm = weather.storm.min(rng.between(60_000, 400_000));
     if rng.chance(70) {
@@ -262,7 +262,7 @@ pub(crate) fn draw(weather: &mut Scenario, seed: u64, defect: Option<Defect>) {
         // Losses caused by an emptied store are no defect.
         weather.emptyings = 0;
     }
-    let mut replans = Rng::beside(seed ^ 0x7265_706c);
+    let mut replans = Rng::separate(seed ^ 0x7265_706c);
     weather.replans = match defect {
         Some(Defect::ChosenByItsPlace) => 50,
         Some(_) => 0,

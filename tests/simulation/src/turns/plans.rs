@@ -69,7 +69,7 @@ impl SimulatedWorld {
         };
         let mut plans = vec![text(calls.iter().map(|call| call.with(&call.alternatives)).collect())];
         if self.weather.replans > 0 {
-            let mut rng = Rng::beside(self.seed ^ 0x706c_616e ^ turn as u64);
+            let mut rng = Rng::separate(self.seed ^ 0x706c_616e ^ turn as u64);
             let mut other = || text(calls.iter().map(|call| call.with(&call.others(&mut rng))).collect());
             plans.extend(iter::repeat_with(&mut other).take(OTHERS));
         }

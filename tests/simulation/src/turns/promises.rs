@@ -64,7 +64,7 @@ impl SimulatedWorld {
             submission.turn == turn
                 && matches!(submission.stage, SubmissionStage::Running)
                 && home.alive
-                && home.identity.started == submission.life
+                && home.identity.started == submission.generation
                 && self.now < submission.deadline
         })
     }
@@ -76,7 +76,7 @@ impl SimulatedWorld {
         id: &ToolCallId,
     ) -> Result<(), InvariantViolation> {
         let beginning = &mut self.submissions[submission];
-        let wish = &self.model.turns[beginning.turn];
+        let goal = &self.model.turns[beginning.turn];
         if !self.connections[beginning.line].open {
             return Err((
                 "not unattended",
@@ -95,12 +95,12 @@ impl SimulatedWorld {
         beginning.truth.sent.insert(id.clone());
         beginning.truth.open.insert(id.clone());
         let open = beginning.truth.open.len();
-        if open > wish.parallelism {
+        if open > goal.parallelism {
             return Err((
                 "parallelism",
                 format!(
                     "submission {submission} has {open} calls under way, and may have {}",
-                    wish.parallelism
+                    goal.parallelism
                 ),
             ));
         }
@@ -214,7 +214,7 @@ impl SimulatedWorld {
     pub(crate) fn turns_at_rest(&self) -> Result<(), InvariantViolation> {
         for (number, submission) in self.submissions.iter().enumerate() {
             let home = &self.nodes[submission.node];
-            let lives = home.alive && home.identity.started == submission.life;
+            let lives = home.alive && home.identity.started == submission.generation;
             if lives && !matches!(submission.stage, SubmissionStage::Over) {
                 return Err(("turns end", format!("submission {number} is still {:?}", submission.stage)));
             }

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::ledger::BankLedger;
 
 /// Initial balance of the account, in cents.
-pub(super) const BEGINNING: u64 = 100_000;
+pub(super) const INITIAL_BALANCE: u64 = 100_000;
 /// Name of the hidden command.
 pub(crate) const COMMAND: &str = "demo-bank";
 /// Entry with which the demo lets a payment be answered.
@@ -78,7 +78,7 @@ fn received(ledger: &BankLedger, message: &Value) {
         Some("notifications/cancelled") => return note(ledger, &["cancelled"]),
         Some(method) if message.get("id").is_some() => {
             let error = json!({ "code": -32601, "message": format!("Method not found: {method}") });
-            return say(&json!({ "jsonrpc": "2.0", "id": message["id"], "error": error }));
+            return write_message(&json!({ "jsonrpc": "2.0", "id": message["id"], "error": error }));
         }
         Some(_) | None => return,
     };
@@ -125,11 +125,11 @@ impl BankTool {
 
     fn described(self) -> Value {
         let (text, reads) = match self {
-            Self::Balance => ("How much is on an account.", true),
+            Self::Balance => ("Returns the balance of an account.", true),
             Self::Pay => ("Pays an invoice. Calling it twice pays twice.", false),
-            Self::Payments => ("The payments that were made for an invoice.", true),
-            Self::Statement => ("The statement of a month.", true),
-            Self::ExchangeRate => ("What one euro is worth in another currency.", true),
+            Self::Payments => ("Returns the payments for an invoice.", true),
+            Self::Statement => ("Returns the statement of a month.", true),
+            Self::ExchangeRate => ("Returns the value of one euro in another currency.", true),
         };
         let amount = json!({ "type": "number", "exclusiveMinimum": 0, "description": "In euros." });
         let subject = (self.subject(), json!({ "type": "string" }));
@@ -208,10 +208,10 @@ fn called(ledger: &BankLedger, params: &Value) -> Value {
         None => {}
     }
     let text = match tool {
-        BankTool::Balance => format!("{subject}: {}", euros(BEGINNING.saturating_sub(ledger.paid()))),
+        BankTool::Balance => format!("{subject}: {}", euros(INITIAL_BALANCE.saturating_sub(ledger.paid()))),
         BankTool::Pay => format!("{subject} paid, {}, receipt {number}", euros(amount.unwrap_or(0))),
         BankTool::Payments => format!("{subject}: payments made: {}", ledger.count(&["paid", subject])),
-        BankTool::Statement => format!("{subject}: opened with {}", euros(BEGINNING)),
+        BankTool::Statement => format!("{subject}: opened with {}", euros(INITIAL_BALANCE)),
         BankTool::ExchangeRate => format!("1 EUR = 1.08 {subject}"),
     };
     json!({ "content": [{ "type": "text", "text": text }] })
@@ -237,10 +237,10 @@ fn failed(text: &str) -> Value {
 }
 
 fn answer(request: &Value, result: &Value) {
-    say(&json!({ "jsonrpc": "2.0", "id": request["id"], "result": result }));
+    write_message(&json!({ "jsonrpc": "2.0", "id": request["id"], "result": result }));
 }
 
-fn say(message: &Value) {
+fn write_message(message: &Value) {
     let mut out = io::stdout().lock();
     // A client that no longer reads is about to end this process.
     let _ = out.write_all(format!("{message}\n").as_bytes()).and_then(|()| out.flush());

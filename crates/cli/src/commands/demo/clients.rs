@@ -44,7 +44,7 @@ pub(super) struct DemoResponse {
 
 /// Timeout for responses that are expected. It is only a safeguard: a busy machine may be slow, and the demo is not
 /// about speed.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl DemoCallResult {
     /// Returns the response if it is not an error.
@@ -135,7 +135,7 @@ impl StdioDemoClient {
 
     pub(super) async fn call(&mut self, tool: &str, arguments: &Value) -> DemoCallResult {
         let id = self.send_call(tool, arguments).await;
-        self.answer(id, PATIENCE).await
+        self.answer(id, RESPONSE_TIMEOUT).await
     }
 
     pub(super) async fn ping(&mut self) -> DemoCallResult {
@@ -144,7 +144,7 @@ impl StdioDemoClient {
 
     async fn request(&mut self, method: &str, params: &Value) -> DemoCallResult {
         let id = self.send(method, params).await;
-        self.answer(id, PATIENCE).await
+        self.answer(id, RESPONSE_TIMEOUT).await
     }
 
     /// Sends a call and returns its id.
@@ -183,7 +183,8 @@ impl StdioDemoClient {
                 }
                 Ok(Some(Ok(LineItem::NotAMessage { .. } | LineItem::TooLong(_) | LineItem::Half(_)))) => {}
                 Ok(Some(Err(_)) | None) => {
-                    let end = timeout(PATIENCE, self.child.exited()).await.unwrap_or(ChildExit::Unknown);
+                    let end =
+                        timeout(RESPONSE_TIMEOUT, self.child.exited()).await.unwrap_or(ChildExit::Unknown);
                     return DemoCallResult::Gone(format!("the server {end}"));
                 }
             }
@@ -234,7 +235,7 @@ impl HttpDemoClient {
     }
 
     pub(super) async fn call(&self, tool: &str, arguments: &Value) -> DemoCallResult {
-        self.call_within(PATIENCE, tool, arguments).await
+        self.call_within(RESPONSE_TIMEOUT, tool, arguments).await
     }
 
     /// Calls a tool with this timeout.
@@ -254,11 +255,11 @@ impl HttpDemoClient {
 
     /// Ends the session, and the server behind it.
     pub(super) async fn leave(self) {
-        let _ = timeout(PATIENCE, self.server.end(&self.context)).await;
+        let _ = timeout(RESPONSE_TIMEOUT, self.server.end(&self.context)).await;
     }
 
     async fn request(&self, method: &str, params: &Value) -> (DemoCallResult, Option<Box<str>>) {
-        self.request_within(PATIENCE, method, params).await
+        self.request_within(RESPONSE_TIMEOUT, method, params).await
     }
 
     /// Sends a request on a connection and waits for its response and for the session that it opened, if any. Dropping
@@ -280,7 +281,7 @@ impl HttpDemoClient {
     }
 
     async fn exchange(&self, request: &Value) -> Result<(Value, Option<Box<str>>), String> {
-        let message = message(request).map_err(|_| "the request is no message".to_owned())?;
+        let message = message(request).map_err(|_| "the request is not a valid message".to_owned())?;
         let answer = self.server.post(&message, &self.context).await;
         let answer = answer.map_err(|failure| failure.fault().message)?;
         let read =
@@ -309,7 +310,6 @@ impl HttpDemoClient {
 }
 
 fn message(value: &Value) -> Result<RpcMessage, CommandFailure> {
-    RpcMessage::parse(value.to_string(), usize::MAX).map_err(|error| {
-        CommandFailure::Environment(format!("what the demo wants to say is no message: {error}"))
-    })
+    RpcMessage::parse(value.to_string(), usize::MAX)
+        .map_err(|error| CommandFailure::Environment(format!("the demo built an invalid message: {error}")))
 }

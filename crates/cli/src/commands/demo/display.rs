@@ -53,31 +53,31 @@ impl DemoOutput {
     }
 
     /// Prints a line.
-    pub(super) fn line(self, look: DemoStyle, text: &str) {
+    pub(super) fn line(self, style: DemoStyle, text: &str) {
         if self != Self::Silent {
             // A closed output is not an error.
-            let _ = writeln!(io::stdout(), "{}", self.paint(look, text));
+            let _ = writeln!(io::stdout(), "{}", self.paint(style, text));
         }
     }
 
     /// Prints a paragraph.
-    pub(super) fn paragraph(self, look: DemoStyle, text: &str) {
+    pub(super) fn paragraph(self, style: DemoStyle, text: &str) {
         for line in wrapped(text, WIDTH - 2) {
-            self.line(look, &format!("  {line}"));
+            self.line(style, &format!("  {line}"));
         }
     }
 
     /// Prints text after a label. An empty label continues the text before.
-    pub(super) fn labelled(self, label: (DemoStyle, &str), look: DemoStyle, text: &str) {
+    pub(super) fn labelled(self, label: (DemoStyle, &str), style: DemoStyle, text: &str) {
         let mut before = self.paint(label.0, &format!("  {:<width$}", label.1, width = MARGIN - 2));
         for line in wrapped(text, WIDTH - MARGIN) {
-            self.line(DemoStyle::Plain, &format!("{before}{}", self.paint(look, &line)));
+            self.line(DemoStyle::Plain, &format!("{before}{}", self.paint(style, &line)));
             before = " ".repeat(MARGIN);
         }
     }
 
-    pub(super) fn paint(self, look: DemoStyle, text: &str) -> String {
-        let code = match look {
+    pub(super) fn paint(self, style: DemoStyle, text: &str) -> String {
+        let code = match style {
             DemoStyle::Plain => return text.to_owned(),
             DemoStyle::Bold => "1",
             DemoStyle::Dim => "2",
@@ -102,14 +102,14 @@ impl DemoOutput {
     }
 
     /// Waits for a future. If that takes long, the label shows that it is still running.
-    pub(super) async fn during<T>(self, label: (DemoStyle, &str), doing: impl Future<Output = T>) -> T {
-        let Self::Lively { .. } = self else { return doing.await };
-        let (began, mut doing) = (Instant::now(), pin!(doing));
+    pub(super) async fn during<T>(self, label: (DemoStyle, &str), work: impl Future<Output = T>) -> T {
+        let Self::Lively { .. } = self else { return work.await };
+        let (began, mut work) = (Instant::now(), pin!(work));
         let mut line = TransientLabel { shown: false };
         loop {
             tokio::select! {
                 biased;
-                done = &mut doing => return done,
+                done = &mut work => return done,
                 () = tokio::time::sleep(TICK) => {}
             }
             if began.elapsed() >= LONG {

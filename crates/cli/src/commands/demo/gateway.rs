@@ -61,10 +61,10 @@ impl DemoGateway {
         let name = Namespace::new("bank").map_err(|error| CommandFailure::Environment(error.to_string()))?;
         let start = upstream::child(launch, leash, RestartPolicy::default());
         let bank = ConfiguredServer::new(name, ServerSharing::PerSession { most: 64 }, start);
-        let doors = vec![(PATH.to_owned(), vec![bank])];
+        let endpoints = vec![(PATH.to_owned(), vec![bank])];
         let access = AcceptedTokens::all_local_callers();
         let listened =
-            ListeningGateway::open(&steadfast, address, &HostOptions::default(), access, doors).await?;
+            ListeningGateway::open(&steadfast, address, &HostOptions::default(), access, endpoints).await?;
         let url = listened.url(PATH);
         Ok(Self { steadfast, listened, url })
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{process, thread};
 
-use super::clients::PATIENCE;
+use super::clients::RESPONSE_TIMEOUT;
 use crate::support::failure::CommandFailure;
 
 /// The ledger of a bank, for its servers and the demo.
@@ -61,19 +61,19 @@ impl BankLedger {
 
     /// Waits until an entry begins with these words. Returns false on timeout.
     pub(super) async fn shows(&self, words: &[&str]) -> bool {
-        let look = async {
+        let polling = async {
             while self.count(words) == 0 {
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
         };
-        tokio::time::timeout(PATIENCE, look).await.is_ok()
+        tokio::time::timeout(RESPONSE_TIMEOUT, polling).await.is_ok()
     }
 
     /// Blocks the thread until an entry begins with these words, or until a timeout.
     pub(super) fn waits_for(&self, words: &[&str]) {
         let began = Instant::now();
-        while self.count(words) == 0 && began.elapsed() < PATIENCE {
-            thread::sleep(LOOK);
+        while self.count(words) == 0 && began.elapsed() < RESPONSE_TIMEOUT {
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -83,7 +83,7 @@ impl BankLedger {
     }
 }
 
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 fn begins(entry: &[String], words: &[&str]) -> bool {
     entry.len() >= words.len() && entry.iter().zip(words).all(|(written, word)| written == word)
@@ -102,7 +102,7 @@ impl LedgerFile {
                 Err(error) => {
                     let shown = path.display();
                     return Err(CommandFailure::Environment(format!(
-                        "the demo needs one temporary file, and {shown} cannot be made: {error}"
+                        "the demo needs one temporary file, and {shown} cannot be created: {error}"
                     )));
                 }
             }

@@ -31,11 +31,11 @@ use steadfast::telemetry::LogOutput;
 use steadfast_process::{Environment, Launch, Leash};
 use tokio::runtime;
 
-use self::bank::{BEGINNING, euros};
+use self::bank::{INITIAL_BALANCE, euros};
 use self::display::{DemoOutput, DemoStyle};
 use self::gateway::{DemoGateway, DemoMechanisms, STATEMENT_TIMEOUT};
 use self::ledger::{BankLedger, LedgerFile};
-use self::scenes::{DemoEnvironment, OWED, play};
+use self::scenes::{AMOUNT_DUE, DemoEnvironment, play};
 use self::stage::{DemoSide, Scene};
 use crate::support::failure::CommandFailure;
 use crate::support::listener;
@@ -104,7 +104,7 @@ async fn carry(options: &Options) -> Result<(), CommandFailure> {
         }
         Some(Err(failure)) => Err(failure),
         Some(Ok(scenes)) => {
-            let is_true = scenes.iter().all(Scene::is_as_expected) && world.with.paid() == OWED;
+            let is_true = scenes.iter().all(Scene::is_as_expected) && world.with.paid() == AMOUNT_DUE;
             if options.json {
                 output::print_json(&json!({
                     "ok": is_true,
@@ -119,11 +119,11 @@ async fn carry(options: &Options) -> Result<(), CommandFailure> {
                 (true, _) => invite(show, stays.then_some(world.url.as_str())),
                 (false, DemoMechanisms::On) => show.paragraph(
                     DemoStyle::Surprising,
-                    "This is not the expected result: NOT SO marks the differences.",
+                    "This is not the expected result: DIFFERS marks each difference.",
                 ),
                 (false, DemoMechanisms::Off) => show.paragraph(
                     DemoStyle::Plain,
-                    "Without its mechanisms the gateway changes nothing: NOT SO marks the results that need them.",
+                    "Without its mechanisms the gateway changes nothing: DIFFERS marks the results that need them.",
                 ),
             }
             if stays {
@@ -185,7 +185,7 @@ fn table(world: &DemoEnvironment, scenes: &[Scene]) {
             &format!("{mark:>2} {title:<31} {without} {}", show.paint(with.0, with.1)),
         );
     };
-    let look = |is_good: bool| if is_good { DemoStyle::Good } else { DemoStyle::Surprising };
+    let style = |is_good: bool| if is_good { DemoStyle::Good } else { DemoStyle::Surprising };
     show.line(DemoStyle::Plain, "");
     row("", "", (DemoStyle::Bold, "without"), (DemoStyle::Bold, "with Steadfast"));
     for scene in scenes {
@@ -195,13 +195,13 @@ fn table(world: &DemoEnvironment, scenes: &[Scene]) {
             &format!("{mark}{}", scene.number()),
             scene.title(),
             (DemoStyle::Bad, without),
-            (look(scene.is_as_expected()), with),
+            (style(scene.is_as_expected()), with),
         );
     }
-    let left = |ledger: &BankLedger| euros(BEGINNING.saturating_sub(ledger.paid()));
+    let left = |ledger: &BankLedger| euros(INITIAL_BALANCE.saturating_sub(ledger.paid()));
     let (without, with) = (left(&world.without), left(&world.with));
-    let title = format!("balance, should be {}", euros(BEGINNING - OWED));
-    row("", &title, (DemoStyle::Bad, &without), (look(world.with.paid() == OWED), &with));
+    let title = format!("balance, should be {}", euros(INITIAL_BALANCE - AMOUNT_DUE));
+    row("", &title, (DemoStyle::Bad, &without), (style(world.with.paid() == AMOUNT_DUE), &with));
     show.line(DemoStyle::Plain, "");
 }
 

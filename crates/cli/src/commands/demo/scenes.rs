@@ -8,7 +8,7 @@ use steadfast::Engine;
 use steadfast_process::{Launch, Leash};
 
 use super::bank::RELEASED;
-use super::clients::{DemoCallResult, HttpDemoClient, PATIENCE, StdioDemoClient};
+use super::clients::{DemoCallResult, HttpDemoClient, RESPONSE_TIMEOUT, StdioDemoClient};
 use super::display::{DemoOutput, shortened, span};
 use super::gateway::DemoMechanisms;
 use super::ledger::LedgerFile;
@@ -21,7 +21,7 @@ const INVOICE_17: u64 = 120;
 const INVOICE_18: u64 = 80;
 const INVOICE_19: u64 = 60;
 /// Total that should be paid in the end, in cents.
-pub(super) const OWED: u64 = (INVOICE_17 + INVOICE_18 + INVOICE_19) * 100;
+pub(super) const AMOUNT_DUE: u64 = (INVOICE_17 + INVOICE_18 + INVOICE_19) * 100;
 
 /// Environment of the scenes: two equal banks, one of them behind a gateway.
 pub(super) struct DemoEnvironment {
@@ -45,20 +45,20 @@ pub(super) async fn play(world: &DemoEnvironment) -> Result<Vec<Scene>, CommandF
     let scenes = vec![
         crash_during_a_read(world).await?,
         crash_during_a_payment(world).await?,
-        dispatched_twice(world).await?,
+        duplicate_dispatch(world).await?,
         a_call_that_hangs(world).await?,
         a_service_that_is_down(world).await?,
         a_model_that_loops(world).await?,
         a_client_that_goes_away(world).await?,
     ];
-    world.breathe().await;
+    world.pause_for_reader().await;
     Ok(scenes)
 }
 
 impl DemoEnvironment {
     /// Starts a scene after a pause for reading.
     async fn begin(&self, number: usize, title: &'static str, agent: &str) -> SceneRecorder {
-        self.breathe().await;
+        self.pause_for_reader().await;
         SceneRecorder::new(self.show, number, title, agent)
     }
 
@@ -88,21 +88,21 @@ impl DemoEnvironment {
     async fn release_when_called_twice(&self, invoice: &str) {
         let are_two =
             || self.engine.in_flight_calls() >= 2 || self.with.count(&["asked", "pay", invoice]) >= 2;
-        let look = async {
+        let polling = async {
             while !are_two() {
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
         };
-        let _ = tokio::time::timeout(PATIENCE, look).await;
+        let _ = tokio::time::timeout(RESPONSE_TIMEOUT, polling).await;
         self.release(With, invoice);
     }
 
-    async fn during<T>(&self, side: DemoSide, doing: impl Future<Output = T>) -> T {
-        self.show.during(side.label(), doing).await
+    async fn during<T>(&self, side: DemoSide, work: impl Future<Output = T>) -> T {
+        self.show.during(side.label(), work).await
     }
 
     /// Pauses for reading a response.
-    async fn breathe(&self) {
+    async fn pause_for_reader(&self) {
         self.show.pause(Duration::from_millis(1800)).await;
     }
 
@@ -120,9 +120,9 @@ async fn crash_during_a_read(world: &DemoEnvironment) -> Result<Scene, CommandFa
     let result = bare.call("balance", &arguments).await;
     let ping = bare.ping().await;
     bare.leave().await;
-    stage.say(Without, &result.describe());
+    stage.print_line(Without, &result.describe());
     if ping.good().is_none() {
-        stage.say(Without, "and the session is gone with it: a ping gets no response either");
+        stage.print_line(Without, "and the session is gone with it: a ping gets no response either");
     }
     stage.expect(Without, "answered", result.answer().is_some(), false);
     stage.expect(Without, "pingAnswered", ping.good().is_some(), false);
@@ -136,8 +136,11 @@ async fn crash_during_a_read(world: &DemoEnvironment) -> Result<Scene, CommandFa
     let requests = world.with.count(&["asked", "balance", "savings"]);
     let restarts = world.with.count(&["start"]).saturating_sub(started);
     client.leave().await;
-    stage.say(With, &after(&result));
-    stage.say(With, &format!("the server was asked {}, and restarted {}", times(requests), times(restarts)));
+    stage.print_line(With, &after(&result));
+    stage.print_line(
+        With,
+        &format!("the server was asked {}, and restarted {}", times(requests), times(restarts)),
+    );
     stage.expect(With, "answered", result.good().is_some(), true);
     stage.expect(With, "pingAnswered", ping.good().is_some(), true);
     stage.expect(With, "asked", requests, 2);
@@ -158,9 +161,9 @@ async fn crash_during_a_payment(world: &DemoEnvironment) -> Result<Scene, Comman
     let again = bare.call("pay", &arguments).await;
     bare.leave().await;
     let paid = world.without.count(&["paid", "INV-17"]);
-    stage.say(Without, &result.describe());
-    stage.say(Without, &format!("restarted and called again: {}", again.describe()));
-    stage.say(Without, &format!("ledger: INV-17 paid {}", times(paid)));
+    stage.print_line(Without, &result.describe());
+    stage.print_line(Without, &format!("restarted and called again: {}", again.describe()));
+    stage.print_line(Without, &format!("ledger: INV-17 paid {}", times(paid)));
     stage.expect(Without, "payments", paid, 2);
     world.beat().await;
     let short = format!("paid {}", times(paid));
@@ -173,13 +176,13 @@ async fn crash_during_a_payment(world: &DemoEnvironment) -> Result<Scene, Comman
     let check = world.during(With, client.call("payments", &json!({ "invoice": "INV-17" }))).await;
     client.leave().await;
     let paid = world.with.count(&["paid", "INV-17"]);
-    stage.say(With, &format!("the agent is told ({}):", result.code().unwrap_or("no code")));
+    stage.print_line(With, &format!("the agent is told ({}):", result.code().unwrap_or("no code")));
     stage.quote(&shortened(&words(&result), 200));
     let run = if ran == 0 { "not run".to_owned() } else { format!("run {}", times(ran)) };
     let code = again.code().unwrap_or("no code");
-    stage.say(With, &format!("calls again anyway: {run} ({code})"));
-    stage.say(With, &format!("follows the response and checks: {}", check.describe()));
-    stage.say(With, &format!("ledger: INV-17 paid {}", times(paid)));
+    stage.print_line(With, &format!("calls again anyway: {run} ({code})"));
+    stage.print_line(With, &format!("follows the response and checks: {}", check.describe()));
+    stage.print_line(With, &format!("ledger: INV-17 paid {}", times(paid)));
     stage.expect(With, "payments", paid, 1);
     stage.expect(With, "toldToCheck", result.code() == Some("outcome_unknown"), true);
     stage.expect(With, "repeatRan", ran, 0);
@@ -189,32 +192,32 @@ async fn crash_during_a_payment(world: &DemoEnvironment) -> Result<Scene, Comman
     Ok(stage.over(&short, &format!("paid {}, {advice}", times(paid))))
 }
 
-async fn dispatched_twice(world: &DemoEnvironment) -> Result<Scene, CommandFailure> {
+async fn duplicate_dispatch(world: &DemoEnvironment) -> Result<Scene, CommandFailure> {
     let arguments = json!({ "invoice": "INV-18", "amount": INVOICE_18 });
     let agent = format!("its host sends pay {arguments} twice, 3 ms apart");
     let mut stage = world.begin(3, "One payment, dispatched twice", &agent).await;
     let paid = |side| world.ledger(side).count(&["paid", "INV-18"]);
     let report = |stage: &mut SceneRecorder, side, results: &[DemoCallResult; 2]| {
         for (which, result) in ["first ", "second"].iter().zip(results) {
-            stage.say(side, &format!("{which} answer: {}", result.describe()));
+            stage.print_line(side, &format!("{which} answer: {}", result.describe()));
         }
     };
 
     let mut bare = world.bare().await?;
     let first = bare.send_call("pay", &arguments).await;
-    tokio::time::sleep(APART).await;
+    tokio::time::sleep(CALL_INTERVAL).await;
     let second = bare.send_call("pay", &arguments).await;
     world.release(Without, "INV-18");
-    let results = [bare.answer(first, PATIENCE).await, bare.answer(second, PATIENCE).await];
+    let results = [bare.answer(first, RESPONSE_TIMEOUT).await, bare.answer(second, RESPONSE_TIMEOUT).await];
     bare.leave().await;
     report(&mut stage, Without, &results);
-    stage.say(Without, &format!("ledger: INV-18 paid {}", times(paid(Without))));
+    stage.print_line(Without, &format!("ledger: INV-18 paid {}", times(paid(Without))));
     stage.expect(Without, "payments", paid(Without), 2);
     world.beat().await;
 
     let client = world.client().await?;
     let later = async {
-        tokio::time::sleep(APART).await;
+        tokio::time::sleep(CALL_INTERVAL).await;
         client.call("pay", &arguments).await
     };
     let both = async {
@@ -226,7 +229,7 @@ async fn dispatched_twice(world: &DemoEnvironment) -> Result<Scene, CommandFailu
     client.leave().await;
     let answered = results.iter().filter(|result| result.good().is_some()).count();
     report(&mut stage, With, &results);
-    stage.say(With, &format!("ledger: INV-18 paid {}", times(paid(With))));
+    stage.print_line(With, &format!("ledger: INV-18 paid {}", times(paid(With))));
     stage.expect(With, "payments", paid(With), 1);
     stage.expect(With, "answered", answered, 2);
     let [first, second] = results.each_ref().map(words);
@@ -238,8 +241,8 @@ async fn dispatched_twice(world: &DemoEnvironment) -> Result<Scene, CommandFailu
     Ok(stage.over(&format!("paid {}", times(paid(Without))), &with))
 }
 
-const APART: Duration = Duration::from_millis(3);
-const LOOK: Duration = Duration::from_millis(5);
+const CALL_INTERVAL: Duration = Duration::from_millis(3);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 async fn a_call_that_hangs(world: &DemoEnvironment) -> Result<Scene, CommandFailure> {
     let arguments = json!({ "month": "october" });
@@ -249,22 +252,22 @@ async fn a_call_that_hangs(world: &DemoEnvironment) -> Result<Scene, CommandFail
     let id = bare.send_call("statement", &arguments).await;
     let result = world.during(Without, bare.answer(id, ENOUGH)).await;
     bare.leave().await;
-    stage.say(Without, &format!("{}; the demo stops waiting, an agent would not", result.describe()));
+    stage.print_line(Without, &format!("{}; the demo stops waiting, an agent would not", result.describe()));
     stage.expect(Without, "answered", result.answer().is_some(), false);
     world.beat().await;
     let short = in_short(&result);
 
     let client = world.client().await?;
     let patience = match world.mechanisms {
-        DemoMechanisms::On => PATIENCE,
+        DemoMechanisms::On => RESPONSE_TIMEOUT,
         DemoMechanisms::Off => ENOUGH,
     };
-    let mut beats: Vec<Option<Duration>> = Vec::new();
+    let mut pings: Vec<Option<Duration>> = Vec::new();
     let heartbeat = async {
         loop {
             tokio::time::sleep(HEARTBEAT).await;
             let ping = client.ping().await;
-            beats.push(ping.good().map(|answer| answer.took));
+            pings.push(ping.good().map(|answer| answer.took));
         }
     };
     let result = world
@@ -276,18 +279,21 @@ async fn a_call_that_hangs(world: &DemoEnvironment) -> Result<Scene, CommandFail
         })
         .await;
     client.leave().await;
-    let answered: Vec<Duration> = beats.iter().flatten().copied().collect();
+    let answered: Vec<Duration> = pings.iter().flatten().copied().collect();
     let slowest = answered.iter().max().copied().unwrap_or_default();
     let requests = world.with.count(&["asked", "statement", "october"]);
     let cancelled = world.with.count(&["cancelled"]);
-    stage.say(With, &after(&result));
-    stage.say(With, &format!("hung calls cancelled: {cancelled}; the bank was asked {}", times(requests)));
-    stage.say(
+    stage.print_line(With, &after(&result));
+    stage.print_line(
+        With,
+        &format!("hung calls cancelled: {cancelled}; the bank was asked {}", times(requests)),
+    );
+    stage.print_line(
         With,
         &format!(
             "meanwhile {} of {} pings answered, the slowest in {}",
             answered.len(),
-            beats.len(),
+            pings.len(),
             span(slowest)
         ),
     );
@@ -295,8 +301,8 @@ async fn a_call_that_hangs(world: &DemoEnvironment) -> Result<Scene, CommandFail
     // Usually twice. On a busy machine the second run can be too late as well, and is cancelled like the first.
     stage.fact(With, "asked", requests);
     stage.expect(With, "cancelled", cancelled, requests.saturating_sub(1));
-    stage.expect(With, "heartbeatsUnanswered", beats.len() - answered.len(), 0);
-    stage.fact(With, "heartbeats", beats.len());
+    stage.expect(With, "heartbeatsUnanswered", pings.len() - answered.len(), 0);
+    stage.fact(With, "heartbeats", pings.len());
     stage.fact(With, "slowestHeartbeatMs", millis(slowest));
     Ok(stage.over(&short, &in_short(&result)))
 }
@@ -320,8 +326,8 @@ async fn a_service_that_is_down(world: &DemoEnvironment) -> Result<Scene, Comman
     }
     bare.leave().await;
     let bare_hits = hits(Without, &[]) - hits(Without, &["USD"]);
-    stage.say(Without, &format!("USD: {}", usd.describe()));
-    stage.say(
+    stage.print_line(Without, &format!("USD: {}", usd.describe()));
+    stage.print_line(
         Without,
         &format!("the others: {failed} failures, and {bare_hits} requests to a service that is down"),
     );
@@ -349,11 +355,11 @@ async fn a_service_that_is_down(world: &DemoEnvironment) -> Result<Scene, Comman
     let slowest =
         refused.iter().filter_map(DemoCallResult::answer).map(|answer| answer.took).max().unwrap_or_default();
     let opened = refused.first().is_some_and(|result| result.code() == Some("circuit_open"));
-    stage.say(With, &format!("USD: {} (asked {})", after(&usd), times(tries)));
-    stage.say(With, &format!("the others: {all} requests to a service that is down"));
+    stage.print_line(With, &format!("USD: {} (asked {})", after(&usd), times(tries)));
+    stage.print_line(With, &format!("the others: {all} requests to a service that is down"));
     if let Some(first) = refused.first() {
         let (count, slowest) = (refused.len(), span(slowest));
-        stage.say(With, &format!("{count} calls refused without a request, each within {slowest}:"));
+        stage.print_line(With, &format!("{count} calls refused without a request, each within {slowest}:"));
         stage.quote(&shortened(&words(first), 200));
     }
     stage.expect(With, "hiccupAnswered", usd.good().is_some(), true);
@@ -388,8 +394,10 @@ async fn a_model_that_loops(world: &DemoEnvironment) -> Result<Scene, CommandFai
         last = bare.call("pay", &arguments).await;
     }
     bare.leave().await;
-    stage
-        .say(Without, &format!("{} calls reach the server, each time {}", refused(Without), last.describe()));
+    stage.print_line(
+        Without,
+        &format!("{} calls reach the server, each time {}", refused(Without), last.describe()),
+    );
     stage.expect(Without, "reachedTheServer", refused(Without), LOOPS);
     world.beat().await;
 
@@ -397,20 +405,20 @@ async fn a_model_that_loops(world: &DemoEnvironment) -> Result<Scene, CommandFai
     let (mut results, mut other) = (Vec::with_capacity(LOOPS), None);
     for round in 1..=LOOPS {
         results.push(client.call("pay", &arguments).await);
-        if round == ELSEWHERE {
+        if round == DETOUR_ROUND {
             other = Some(client.call("balance", &json!({ "account": "giro" })).await);
         }
     }
     client.leave().await;
     let stopped =
         results.iter().filter(|result| result.code().is_some_and(|code| REFUSALS.contains(&code))).count();
-    stage.say(With, &format!("{} calls reach the server, {stopped} are stopped", refused(With)));
+    stage.print_line(With, &format!("{} calls reach the server, {stopped} are stopped", refused(With)));
     if let Some(first) = results.iter().find(|result| result.code().is_some()) {
         stage.quote(&shortened(&words(first), 200));
     }
     let other = other.as_ref().and_then(DemoCallResult::good);
     let free = other.map_or("other tools are refused too", |_| "another tool, asked in between, answered");
-    stage.say(With, free);
+    stage.print_line(With, free);
     stage.expect(With, "reachedTheServer", refused(With), 2);
     stage.expect(With, "stopped", stopped, LOOPS - 2);
     stage.expect(With, "otherToolAnswered", other.is_some(), true);
@@ -420,7 +428,7 @@ async fn a_model_that_loops(world: &DemoEnvironment) -> Result<Scene, CommandFai
 
 const LOOPS: usize = 12;
 /// Number of rounds after which the model does something else once.
-const ELSEWHERE: usize = 4;
+const DETOUR_ROUND: usize = 4;
 
 async fn a_client_that_goes_away(world: &DemoEnvironment) -> Result<Scene, CommandFailure> {
     let arguments = json!({ "invoice": "INV-19", "amount": INVOICE_19 });
@@ -436,8 +444,8 @@ async fn a_client_that_goes_away(world: &DemoEnvironment) -> Result<Scene, Comma
     let mut bare = world.bare().await?;
     let again = world.during(Without, bare.call("pay", &arguments)).await;
     bare.leave().await;
-    stage.say(Without, &format!("asks again: {}", again.describe()));
-    stage.say(Without, &format!("ledger: INV-19 paid {}", times(paid(Without))));
+    stage.print_line(Without, &format!("asks again: {}", again.describe()));
+    stage.print_line(Without, &format!("ledger: INV-19 paid {}", times(paid(Without))));
     stage.expect(Without, "payments", paid(Without), 2);
     world.beat().await;
 
@@ -453,8 +461,8 @@ async fn a_client_that_goes_away(world: &DemoEnvironment) -> Result<Scene, Comma
     let again = world.during(With, calling).await;
     client.leave().await;
     let replayed = again.good().is_some_and(|answer| answer.from_cache);
-    stage.say(With, &format!("asks again: {}", again.describe()));
-    stage.say(
+    stage.print_line(With, &format!("asks again: {}", again.describe()));
+    stage.print_line(
         With,
         &format!(
             "{}; ledger: INV-19 paid {}",

@@ -81,7 +81,7 @@ impl SceneRecorder {
     }
 
     /// Prints an observation of a side.
-    pub(super) fn say(&mut self, side: DemoSide, text: &str) {
+    pub(super) fn print_line(&mut self, side: DemoSide, text: &str) {
         let label = if self.side == Some(side) { (DemoStyle::Plain, "") } else { side.label() };
         self.side = Some(side);
         self.show.labelled(label, DemoStyle::Plain, text);
@@ -111,7 +111,7 @@ impl SceneRecorder {
                 expected: expected.to_string(),
             };
             self.show.labelled(
-                (DemoStyle::Surprising, "NOT SO"),
+                (DemoStyle::Surprising, "DIFFERS"),
                 DemoStyle::Surprising,
                 &surprise.describe(),
             );

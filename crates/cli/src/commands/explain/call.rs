@@ -83,7 +83,7 @@ impl<'t> ExplainedCall<'t> {
         })
     }
 
-    pub(super) fn in_words(&self, paint: ColourPainter) -> String {
+    pub(super) fn to_text(&self, paint: ColourPainter) -> String {
         let mut lines = vec![self.head(paint)];
         let named =
             |name: &str, value: Option<&str>| value.map(|value| format!("{name} {}", output::clean(value)));
@@ -99,19 +99,19 @@ impl<'t> ExplainedCall<'t> {
         lines.extend(
             Some(context).filter(|context| !context.is_empty()).map(|context| format!("  {context}")),
         );
-        self.story(paint, &mut lines);
+        self.write_steps(paint, &mut lines);
         lines.join("\n")
     }
 
     /// Returns the explanation as part of a turn, whose calls all have the same session.
     pub(super) fn in_turn(&self, paint: ColourPainter) -> String {
         let mut lines = vec![self.head(paint)];
-        self.story(paint, &mut lines);
+        self.write_steps(paint, &mut lines);
         lines.join("\n")
     }
 
     /// Returns true if its result would be different under the other profile.
-    pub(super) fn would_end_differently(&self) -> bool {
+    pub(super) fn differs(&self) -> bool {
         self.would.as_ref().is_some_and(|would| {
             !matches!(would.call.end, ReplayEnd::Taken(_)) && !is_end(&would.call.end, self.call)
         })
@@ -127,26 +127,26 @@ impl<'t> ExplainedCall<'t> {
         )
     }
 
-    fn story(&self, paint: ColourPainter, lines: &mut Vec<String>) {
-        lines.extend(self.came_in().into_iter().map(|line| format!("  {line}")));
+    fn write_steps(&self, paint: ColourPainter, lines: &mut Vec<String>) {
+        lines.extend(self.arrival_lines().into_iter().map(|line| format!("  {line}")));
         lines.push(String::new());
-        let mut say = |time: &str, look, text: &str| {
-            lines.push(format!("  {time:>9}  {}", paint.paint(look, &output::clean(text))));
+        let mut push_line = |time: &str, style, text: &str| {
+            lines.push(format!("  {time:>9}  {}", paint.paint(style, &output::clean(text))));
         };
         for (at, notice) in &self.before.steps {
             let Some(step) = CallStep::of(*at, notice) else { continue };
-            say(&self.after(*at), TextStyle::Plain, &step.text);
+            push_line(&self.after(*at), TextStyle::Plain, &step.text);
             if let Some(decision) = self.deciding_rule(&step, notice) {
-                say("", TextStyle::Dim, &decision);
+                push_line("", TextStyle::Dim, &decision);
             }
         }
-        let look = if self.facts.code.is_none() { TextStyle::Good } else { TextStyle::Bad };
-        say(&span(self.facts.took_ms), look, &format!("ended: {}", ending(&self.call.ending)));
+        let style = if self.facts.code.is_none() { TextStyle::Good } else { TextStyle::Bad };
+        push_line(&span(self.facts.took_ms), style, &format!("ended: {}", ending(&self.call.ending)));
         if let Some(message) = &self.facts.message {
-            say("", TextStyle::Dim, &format!("told: {message}"));
+            push_line("", TextStyle::Dim, &format!("told: {message}"));
         }
         if let Some(opened) = self.opened() {
-            say("", TextStyle::Dim, &opened);
+            push_line("", TextStyle::Dim, &opened);
         }
         if let ReplayEnd::Taken(reason) = self.before.end {
             lines.push(String::new());
@@ -159,7 +159,7 @@ impl<'t> ExplainedCall<'t> {
     }
 
     /// Describes the input, as far as it is stored.
-    fn came_in(&self) -> Vec<String> {
+    fn arrival_lines(&self) -> Vec<String> {
         let facts = self.facts;
         let class = self.settings.iter().find(|one| one.setting == "class");
         let class = class.map_or_else(String::new, |one| format!(" ({})", one.origin));
@@ -303,7 +303,7 @@ impl<'t> ExplainedCall<'t> {
     // ---- another profile ----
 
     /// Returns the first step at which the replays differ, or `None` if they do not.
-    fn parting(&self, would: &ProfileComparison<'t>) -> Option<ReplayDivergence<'_>> {
+    fn divergence(&self, would: &ProfileComparison<'t>) -> Option<ReplayDivergence<'_>> {
         let described =
             |steps: &'t [(Timestamp, CallNotice)]| -> Vec<(&'t (Timestamp, CallNotice), CallStep)> {
                 steps.iter().filter_map(|step| Some((step, CallStep::of(step.0, &step.1)?))).collect()
@@ -322,10 +322,10 @@ impl<'t> ExplainedCall<'t> {
     fn because(
         &self,
         would: &'t ProfileComparison<'_>,
-        parting: &ReplayDivergence<'_>,
+        divergence: &ReplayDivergence<'_>,
     ) -> (Vec<&'t SettingChange>, usize) {
         let group = |setting: &str| setting.split('.').next().unwrap_or_default().to_owned();
-        let steps = [parting.would, parting.was].into_iter().flatten();
+        let steps = [divergence.would, divergence.was].into_iter().flatten();
         let groups: Vec<_> =
             steps.flat_map(|(_, notice)| by_settings(notice)).map(|one| group(one)).collect();
         let (near, far): (Vec<_>, Vec<_>) =
@@ -338,28 +338,28 @@ impl<'t> ExplainedCall<'t> {
         if let ReplayEnd::Taken(_) = would.call.end {
             return vec![format!("the result under the profile {name} is unknown")];
         }
-        let Some(parting) = self.parting(would) else {
-            return vec![format!("under the profile {name} it would have gone the same way")];
+        let Some(divergence) = self.divergence(would) else {
+            return vec![format!("under the profile {name} nothing would have changed")];
         };
         let text = |(at, notice): &(Timestamp, CallNotice)| CallStep::of(*at, notice).map(|step| step.text);
-        let mut lines = vec![format!("under the profile {name} it would have gone another way:")];
-        if let Some((step, text)) = parting.would.and_then(|step| Some((step, text(step)?))) {
+        let mut lines = vec![format!("under the profile {name} this would have changed:")];
+        if let Some((step, text)) = divergence.would.and_then(|step| Some((step, text(step)?))) {
             lines.push(format!("{:>9}  {text}", self.after(step.0)));
         }
-        if let Some((step, text)) = parting.was.and_then(|step| Some((step, text(step)?))) {
+        if let Some((step, text)) = divergence.was.and_then(|step| Some((step, text(step)?))) {
             lines.push(format!("{:>9}  instead of ({}) {text}", "", self.after(step.0)));
         }
-        let (near, more) = self.because(would, &parting);
-        lines.extend(near.iter().map(|one| format!("{:>9}  there {}", "", one.in_words())));
+        let (near, more) = self.because(would, &divergence);
+        lines.extend(near.iter().map(|one| format!("{:>9}  there {}", "", one.to_text())));
         lines.extend(recordings::and_more(more, !near.is_empty()).map(|more| format!("{:>9}  {more}", "")));
-        lines.push(format!("{:>9}  {}", "", self.end_in_words(&would.call.end)));
+        lines.push(format!("{:>9}  {}", "", self.describe_end(&would.call.end)));
         lines
     }
 
-    fn end_in_words(&self, end: &ReplayEnd) -> String {
+    fn describe_end(&self, end: &ReplayEnd) -> String {
         match end {
-            ReplayEnd::Ended(_) if is_end(end, self.call) => "it would have ended the same".to_owned(),
-            ReplayEnd::Ended(one) => format!("it would have ended with {}", ending(one)),
+            ReplayEnd::Ended(_) if is_end(end, self.call) => "the result would have been the same".to_owned(),
+            ReplayEnd::Ended(one) => format!("the result would have been {}", ending(one)),
             ReplayEnd::NotKnown(UnknownResult::Run { attempt }) => {
                 format!("attempt {attempt} would have been made; its outcome is unknown")
             }
@@ -416,15 +416,15 @@ impl<'t> ExplainedCall<'t> {
 
     fn under_to_json(&self, would: &ProfileComparison<'t>) -> Value {
         let is_known = !matches!(would.call.end, ReplayEnd::Taken(_));
-        let parting = self.parting(would).filter(|_| is_known);
+        let divergence = self.divergence(would).filter(|_| is_known);
         let step =
             |step: Option<&(Timestamp, CallNotice)>| step.and_then(|(at, notice)| self.step_of(*at, notice));
         json!({
             "profile": would.profile.name(),
-            "differs": is_known.then_some(parting.is_some()),
-            "step": parting.as_ref().and_then(|parting| step(parting.would)),
-            "insteadOf": parting.as_ref().and_then(|parting| step(parting.was)),
-            "end": self.end_in_words(&would.call.end),
+            "differs": is_known.then_some(divergence.is_some()),
+            "step": divergence.as_ref().and_then(|divergence| step(divergence.would)),
+            "insteadOf": divergence.as_ref().and_then(|divergence| step(divergence.was)),
+            "end": self.describe_end(&would.call.end),
             "settings": would.changed.iter().map(SettingChange::to_json).collect::<Vec<_>>(),
         })
     }
@@ -449,7 +449,7 @@ const fn not_replayed(reason: TakenReason) -> &'static str {
         TakenReason::NotExplained => {
             "its result does not follow from the current configuration and the calls before it: the configuration was different, an operator, another process or a call that still runs influenced it, or it began before the stored history; the steps are those of the configuration in force, as far as they go"
         }
-        TakenReason::TooLittleIsKnown => {
+        TakenReason::InsufficientRecord => {
             "it was recorded by an older version, or has too many events: its steps are not known"
         }
     }

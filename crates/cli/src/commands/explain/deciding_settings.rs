@@ -19,7 +19,7 @@ pub(super) fn by_settings(notice: &CallNotice) -> &'static [&'static str] {
             ReplayReason::DoubleDispatch => &["dedupe.double_dispatch"],
         },
         CallNotice::KeyConflict => &["dedupe.conflict"],
-        CallNotice::ApprovalAsked => &["approval"],
+        CallNotice::ApprovalRequested => &["approval"],
         CallNotice::RetryScheduled { .. } => &["retry.attempts"],
         CallNotice::RetryStopped { stop } => match stop {
             RetryStop::Attempts => &["retry.attempts"],
@@ -43,7 +43,7 @@ pub(super) fn by_settings(notice: &CallNotice) -> &'static [&'static str] {
             GuardLayer::NonRetryable => &[],
         },
         CallNotice::StoreFailed { .. } => &["dedupe.on_store_failure"],
-        CallNotice::WouldHave(_) => &["mode"],
+        CallNotice::Shadowed(_) => &["mode"],
         CallNotice::OutcomeUnknown { .. } => &["ambiguous"],
         CallNotice::Verified { .. } => &["verify"],
         CallNotice::CallStarted { .. }

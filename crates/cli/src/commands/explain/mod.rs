@@ -84,7 +84,9 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
     let targets: Vec<usize> = match &found {
         // If several calls have the same id, the last one is explained.
         ExplainSubject::Call => under_id(&recording, &options.id).last().into_iter().collect(),
-        ExplainSubject::Turn(story) => spans(story).filter_map(|span| made_for(&recording, span)).collect(),
+        ExplainSubject::Turn(trace_view) => {
+            spans(trace_view).filter_map(|span| made_for(&recording, span)).collect()
+        }
     };
     // Later calls do not matter for the explanation.
     let last_end =
@@ -109,7 +111,7 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
     };
     match &found {
         ExplainSubject::Call => replay.print_call(options, targets.first().copied()),
-        ExplainSubject::Turn(story) => replay.print_turn(options, story),
+        ExplainSubject::Turn(trace_view) => replay.print_turn(options, trace_view),
     }
 }
 
@@ -128,14 +130,14 @@ async fn read(reach: &OperatorConnection, id: &str) -> Result<(Recording, Explai
     let mut found = find(reach, id).await?;
     if found.is_none() {
         // A call that just ended is written a moment later.
-        tokio::time::sleep(A_MOMENT).await;
+        tokio::time::sleep(WRITE_DELAY).await;
         found = find(reach, id).await?;
     }
     let found = found.ok_or_else(|| not_stored(id))?;
     Ok((reach.recording(Timestamp::ZERO).await?, found))
 }
 
-const A_MOMENT: Duration = Duration::from_millis(250);
+const WRITE_DELAY: Duration = Duration::from_millis(250);
 
 async fn find(reach: &OperatorConnection, id: &str) -> Result<Option<ExplainSubject>, CommandFailure> {
     let calls =
@@ -143,7 +145,7 @@ async fn find(reach: &OperatorConnection, id: &str) -> Result<Option<ExplainSubj
     if !views::list(&calls, "/calls").is_empty() {
         return Ok(Some(ExplainSubject::Call));
     }
-    Ok(trace::find(reach, id).await?.map(|story| ExplainSubject::Turn(Box::new(story))))
+    Ok(trace::find(reach, id).await?.map(|trace_view| ExplainSubject::Turn(Box::new(trace_view))))
 }
 
 fn not_stored(id: &str) -> CommandFailure {
@@ -160,17 +162,17 @@ fn under_id<'r>(recording: &'r Recording, id: &'r str) -> impl Iterator<Item = u
 }
 
 /// Returns the spans of the calls that a turn made.
-fn spans(story: &TraceView) -> impl Iterator<Item = &SpanView> {
-    story.spans.iter().filter(|span| span.request_id.is_some())
+fn spans(trace_view: &TraceView) -> impl Iterator<Item = &SpanView> {
+    trace_view.spans.iter().filter(|span| span.request_id.is_some())
 }
 
 /// Returns the call of a span. Turns that share a trace number their requests from one each, so the time decides.
 fn made_for(recording: &Recording, span: &SpanView) -> Option<usize> {
-    let apart = |index: &usize| {
+    let distance = |index: &usize| {
         let arrived = recording.facts.get(*index).map_or(Timestamp::ZERO, |facts| facts.arrived);
         arrived.since(span.started_at).max(span.started_at.since(arrived))
     };
-    under_id(recording, span.request_id.as_ref()?.as_str()).min_by_key(apart)
+    under_id(recording, span.request_id.as_ref()?.as_str()).min_by_key(distance)
 }
 
 /// A recording that was replayed.
@@ -201,12 +203,12 @@ impl<'r> ReplayedRecording<'r> {
                 "note: {others} earlier {word} the same id; this is the last one"
             ));
         }
-        output::print_data(&call.in_words(ColourPainter::of_stdout()));
+        output::print_data(&call.to_text(ColourPainter::of_stdout()));
         Ok(())
     }
 
-    fn print_turn(self, options: &Options, story: &TraceView) -> Result<(), CommandFailure> {
-        let calls: Vec<(&SpanView, ExplainedCall<'_>)> = spans(story)
+    fn print_turn(self, options: &Options, trace_view: &TraceView) -> Result<(), CommandFailure> {
+        let calls: Vec<(&SpanView, ExplainedCall<'_>)> = spans(trace_view)
             .filter_map(|span| Some((span, ExplainedCall::of(self, made_for(self.recording, span)?)?)))
             .collect();
         if options.place.json {
@@ -218,19 +220,19 @@ impl<'r> ReplayedRecording<'r> {
                 value
             };
             output::print_json(
-                &json!({ "turn": story, "calls": calls.iter().map(call_json).collect::<Vec<Value>>() }),
+                &json!({ "turn": trace_view, "calls": calls.iter().map(call_json).collect::<Vec<Value>>() }),
             );
             return Ok(());
         }
         let paint = ColourPainter::of_stdout();
-        let mut lines = turn_lines(story, paint);
+        let mut lines = turn_lines(trace_view, paint);
         for (span, call) in &calls {
             let name = span.call_id.as_ref().map(|id| output::clean(id.as_str())).unwrap_or_default();
             lines.push(String::new());
             lines.push(paint.paint(TextStyle::Bold, &name));
             lines.extend(call.in_turn(paint).lines().map(|line| format!("  {line}").trim_end().to_owned()));
         }
-        if calls.iter().any(|(_, call)| call.would_end_differently()) {
+        if calls.iter().any(|(_, call)| call.differs()) {
             lines.push(String::new());
             lines.push("the effect of other results on the turn is not replayed".to_owned());
         }
@@ -240,8 +242,8 @@ impl<'r> ReplayedRecording<'r> {
 }
 
 /// Describes the events of a turn.
-fn turn_lines(story: &TraceView, paint: ColourPainter) -> Vec<String> {
-    let head = &story.turn;
+fn turn_lines(trace_view: &TraceView, paint: ColourPainter) -> Vec<String> {
+    let head = &trace_view.turn;
     let trace = head.trace_id.to_string();
     let name = head.turn_id.as_ref().map_or_else(|| trace.clone(), ToString::to_string);
     let mut lines = vec![format!(
@@ -254,8 +256,9 @@ fn turn_lines(story: &TraceView, paint: ColourPainter) -> Vec<String> {
     )];
     lines.push(format!("  began at {}", head.started_at_ms));
     // If several turns share a trace, the trace also contains the turns before this one.
-    let began = story.events.iter().map(|event| event.timestamp).fold(head.started_at_ms, Timestamp::min);
-    for event in &story.events {
+    let began =
+        trace_view.events.iter().map(|event| event.timestamp).fold(head.started_at_ms, Timestamp::min);
+    for event in &trace_view.events {
         let after = span(millis(event.timestamp.since(began)));
         let call = event.call_id.as_ref().map(|id| format!("  ({})", output::clean(id.as_str())));
         lines.push(format!(
@@ -269,7 +272,7 @@ fn turn_lines(story: &TraceView, paint: ColourPainter) -> Vec<String> {
         (Some(summary), Some(end)) => {
             let took = span(millis(end.since(began)));
             // The last event has the same words.
-            let is_repeated = story.events.last().is_some_and(|event| event.sentence == *summary);
+            let is_repeated = trace_view.events.last().is_some_and(|event| event.sentence == *summary);
             let (_, _, word) = waterfall::turn_state(head);
             let outcome = if is_repeated { word.to_owned() } else { output::clean(summary) };
             format!("  {took:>9}  ended: {outcome}")

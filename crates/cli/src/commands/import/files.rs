@@ -23,7 +23,7 @@ pub(super) struct FileError(pub(super) String);
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Backup {
     /// It was created.
-    Made(PathBuf),
+    Created(PathBuf),
     /// An older one exists and was kept.
     Kept(PathBuf),
     /// It was removed, because the file now has the same contents.
@@ -51,12 +51,12 @@ pub(super) fn read(path: &Path) -> Result<Option<OriginalFile>, FileError> {
     File::open(&real).map_err(cannot)?.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(cannot)?;
     if bytes.len() as u64 > MOST_BYTES {
         return Err(FileError(format!(
-            "it is larger than {} MiB, which no configuration is",
+            "it is larger than {} MiB, the limit for a configuration file",
             MOST_BYTES >> 20
         )));
     }
     let text = String::from_utf8(bytes)
-        .map_err(|_| FileError("it is not written in UTF-8; save it as that and come again".to_owned()))?;
+        .map_err(|_| FileError("it is not UTF-8; save it as UTF-8 and run this again".to_owned()))?;
     Ok(Some(OriginalFile { real, text }))
 }
 
@@ -67,10 +67,10 @@ impl OriginalFile {
     }
 
     /// Backs up the file under another name, and replaces it with a text.
-    pub(super) fn replace_and_keep(&self, text: &str) -> Result<Backup, FileError> {
+    pub(super) fn replace_with_backup(&self, text: &str) -> Result<Backup, FileError> {
         let path = self.backup();
         let made = match self.fill(&path, &self.text) {
-            Ok(()) => Backup::Made(path),
+            Ok(()) => Backup::Created(path),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Backup::Kept(path),
             Err(error) => {
                 return Err(FileError(format!(
@@ -79,7 +79,7 @@ impl OriginalFile {
             }
         };
         let replaced = self.replace(text);
-        if let (Err(_), Backup::Made(path)) = (&replaced, &made) {
+        if let (Err(_), Backup::Created(path)) = (&replaced, &made) {
             // Nothing was changed, so no backup is needed.
             let _ = fs::remove_file(path);
         }
@@ -87,7 +87,7 @@ impl OriginalFile {
     }
 
     /// Replaces the file with a text, and removes the backup if both are equal.
-    pub(super) fn replace_and_settle(&self, text: &str) -> Result<Backup, FileError> {
+    pub(super) fn replace_and_drop_backup(&self, text: &str) -> Result<Backup, FileError> {
         self.replace(text)?;
         let path = self.backup();
         match fs::read(&path) {
@@ -100,7 +100,7 @@ impl OriginalFile {
     }
 
     fn backup(&self) -> PathBuf {
-        self.beside("steadfast-backup")
+        self.sibling_path("steadfast-backup")
     }
 
     fn replace(&self, text: &str) -> Result<(), FileError> {
@@ -114,7 +114,7 @@ impl OriginalFile {
                 "it is read-only, so it was not changed; make it writable and run this again".to_owned(),
             ));
         }
-        let new = self.beside(&format!("steadfast-new-{}", std::process::id()));
+        let new = self.sibling_path(&format!("steadfast-new-{}", std::process::id()));
         let done = self.fill(&new, text).map_err(cannot).and_then(|()| {
             // Clients write their files too, and a concurrent change must not be lost.
             match fs::read(&self.real) {
@@ -138,7 +138,7 @@ impl OriginalFile {
     }
 
     /// Returns the path of a file beside it.
-    fn beside(&self, ending: &str) -> PathBuf {
+    fn sibling_path(&self, ending: &str) -> PathBuf {
         let mut name = self.real.file_name().unwrap_or_default().to_owned();
         name.push(".");
         name.push(ending);
@@ -154,7 +154,7 @@ impl OriginalFile {
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let mut file = options.open(path)?;
         let filled = self
-            .give_to_the_same(&file)
+            .copy_ownership(&file)
             .and_then(|()| file.write_all(text.as_bytes()))
             .and_then(|()| file.sync_all());
         if filled.is_err() {
@@ -163,7 +163,7 @@ impl OriginalFile {
         filled
     }
 
-    fn give_to_the_same(&self, file: &File) -> io::Result<()> {
+    fn copy_ownership(&self, file: &File) -> io::Result<()> {
         let original = fs::metadata(&self.real)?;
         #[cfg(unix)]
         {
@@ -189,7 +189,7 @@ mod tests {
         fs::write(&path, "old").unwrap();
         let original = read(&path).unwrap().unwrap();
         fs::write(&path, "of the client").unwrap();
-        let FileError(reason) = original.replace_and_keep("ours").unwrap_err();
+        let FileError(reason) = original.replace_with_backup("ours").unwrap_err();
         let left: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         let text = fs::read_to_string(&path).unwrap();
         fs::remove_dir_all(&folder).unwrap();

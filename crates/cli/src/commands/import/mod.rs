@@ -111,7 +111,7 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
     let mut visited = BTreeSet::new();
     let mut handled = Vec::new();
     for place in &places {
-        let wish = || match action {
+        let request = || match action {
             ImportAction::ShowImport | ImportAction::Import => ImportRequest::Wrap {
                 program: program.program_for(place.reader),
                 without_sign_in: options.without_sign_in.clone(),
@@ -122,7 +122,7 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
             Ok(None) => continue,
             // Two clients, or the home and the current folder, may share one file.
             Ok(Some(original)) if !visited.insert(original.real().to_owned()) => continue,
-            Ok(Some(original)) => handle(place, &original, action, &wish(), &mut names),
+            Ok(Some(original)) => handle(place, &original, action, &request(), &mut names),
             Err(FileError(reason)) => Err(reason),
         };
         handled.push(HandledFile {
@@ -133,13 +133,13 @@ pub(crate) fn run(options: &Options) -> Result<(), CommandFailure> {
         });
     }
     let back = again(&Options { without_sign_in: Vec::new(), ..options.clone() }, &program);
-    let story =
+    let import_report =
         report::ImportReport { action, handled, again: again(options, &program), back, looked: &places };
-    let failed = story.handled.iter().any(|file| file.outcome.is_err());
+    let failed = import_report.handled.iter().any(|file| file.outcome.is_err());
     if options.json {
-        output::print_json(&story.to_json());
+        output::print_json(&import_report.to_json());
     } else {
-        story.print();
+        import_report.print();
     }
     if failed { Err(CommandFailure::Environment(String::new()).without_message()) } else { Ok(()) }
 }
@@ -185,10 +185,10 @@ fn handle(
     place: &ClientFile,
     original: &OriginalFile,
     action: ImportAction,
-    wish: &ImportRequest,
+    request: &ImportRequest,
     names: &mut ServerNames,
 ) -> Result<FileRewrite, String> {
-    let rewritten = rewrite(&original.text, place.form, place.table_paths, wish, names);
+    let rewritten = rewrite(&original.text, place.form, place.table_paths, request, names);
     let (servers, new) = rewritten.map_err(|mistake| {
         let TextPosition { line, column } = mistake.position(&original.text);
         format!(
@@ -198,8 +198,8 @@ fn handle(
     })?;
     let changes = servers.iter().any(|server| matches!(server.verdict, ServerVerdict::Change { .. }));
     let backup = match action {
-        ImportAction::Import if changes => original.replace_and_keep(&new),
-        ImportAction::Undo if changes => original.replace_and_settle(&new),
+        ImportAction::Import if changes => original.replace_with_backup(&new),
+        ImportAction::Undo if changes => original.replace_and_drop_backup(&new),
         ImportAction::ShowImport | ImportAction::Import | ImportAction::ShowUndo | ImportAction::Undo => {
             Ok(Backup::None)
         }
@@ -226,8 +226,8 @@ pub(crate) fn survey() -> Vec<ClientSurvey> {
             Ok(Some(original)) if !visited.insert(original.real().to_owned()) => continue,
             Ok(Some(original)) => {
                 let program = program.program_for(place.reader);
-                let wish = ImportRequest::Wrap { program, without_sign_in: Vec::new() };
-                handle(&place, &original, ImportAction::ShowImport, &wish, &mut ServerNames::default())
+                let request = ImportRequest::Wrap { program, without_sign_in: Vec::new() };
+                handle(&place, &original, ImportAction::ShowImport, &request, &mut ServerNames::default())
             }
             Err(FileError(reason)) => Err(reason),
         };

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_belongs_to_what_runs_under_it() {
+    fn a_name_belongs_to_one_command() {
         let runs = |text: &str| vec![text.to_owned()];
         let mut names = ServerNames::default();
         names.note("db-2".to_owned(), runs("old"));

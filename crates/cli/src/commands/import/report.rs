@@ -50,7 +50,7 @@ impl ImportReport<'_> {
         let client = file.client.map_or("", ClientProgram::title);
         let mut text =
             format!("{client}{}{}\n", if client.is_empty() { "" } else { "  " }, file.path.display());
-        for server in self.worth_telling(done) {
+        for server in self.shown_servers(done) {
             let name = visible(&steadfast_redact::excerpt(&server.name, 80));
             let within =
                 server.within.as_ref().map(|within| format!(" (in {})", visible(within))).unwrap_or_default();
@@ -69,19 +69,23 @@ impl ImportReport<'_> {
                 let _ = writeln!(text, "    note: {}", visible(note));
             }
         }
-        if self.worth_telling(done).next().is_none() {
+        if self.shown_servers(done).next().is_none() {
             text.push_str(match self.action.is_undo() {
                 false => "  no servers\n",
                 true => "  it contains nothing from steadfast\n",
             });
         }
         let _ = match &done.backup {
-            Backup::Made(path) => writeln!(text, "  written; as it was before: {}", path.display()),
+            Backup::Created(path) => writeln!(text, "  written; backup: {}", path.display()),
             Backup::Kept(path) => {
-                writeln!(text, "  written; as it was before the first import: {}", path.display())
+                writeln!(text, "  written; backup from before the first import: {}", path.display())
             }
             Backup::Removed(path) => {
-                writeln!(text, "  written; it is as it was, and so the backup {} was removed", path.display())
+                writeln!(
+                    text,
+                    "  written; the original is restored, so the backup {} was removed",
+                    path.display()
+                )
             }
             Backup::None if self.action == ImportAction::Undo && done.changes() > 0 => {
                 writeln!(text, "  written")
@@ -96,7 +100,7 @@ impl ImportReport<'_> {
     }
 
     /// For an undo, servers that were never imported are not listed.
-    fn worth_telling<'d>(&self, done: &'d FileRewrite) -> impl Iterator<Item = &'d ImportedServer> {
+    fn shown_servers<'d>(&self, done: &'d FileRewrite) -> impl Iterator<Item = &'d ImportedServer> {
         let undo = self.action.is_undo();
         done.servers.iter().filter(move |server| !(undo && server.verdict == ServerVerdict::AlreadyDone))
     }
@@ -151,7 +155,7 @@ impl FileRewrite {
 fn file_json(file: &HandledFile) -> Json {
     let done = file.outcome.as_ref().ok();
     let backup = done.and_then(|done| match &done.backup {
-        Backup::Made(path) | Backup::Kept(path) => Some(path.display().to_string()),
+        Backup::Created(path) | Backup::Kept(path) => Some(path.display().to_string()),
         Backup::Removed(_) | Backup::None => None,
     });
     json!({

@@ -95,14 +95,14 @@ pub(super) fn rewrite(
     text: &str,
     form: ConfigFormat,
     table_paths: &[TablePath],
-    wish: &ImportRequest,
+    request: &ImportRequest,
     names: &mut ServerNames,
 ) -> Result<(Vec<ImportedServer>, String), SyntaxError> {
     let root = form.read(text)?;
     let mut servers = Vec::new();
     let mut splices = Vec::new();
     for found in find(&root, text, table_paths)? {
-        let ServerDecision { verdict, splices: own, notes } = found.judge(text, form, wish, names)?;
+        let ServerDecision { verdict, splices: own, notes } = found.judge(text, form, request, names)?;
         splices.extend(own);
         servers.push(ImportedServer {
             name: found.name.to_owned(),
@@ -147,7 +147,7 @@ pub(super) fn named(text: &str, form: ConfigFormat, table_paths: &[TablePath]) -
     let Ok(found) = find(&root, text, table_paths) else { return Vec::new() };
     let of = |found: &FoundServer<'_>| match found.shape(form).ok()?.ok()? {
         ServerTransport::Command(parts) if is_steadfast(parts.program) => {
-            Some((parts.name()?.to_owned(), parts.behind()?))
+            Some((parts.name()?.to_owned(), parts.after_program()?))
         }
         ServerTransport::Command(_) | ServerTransport::Url(_) => None,
     };
@@ -197,7 +197,7 @@ fn descend<'n>(
     found: &mut Vec<FoundServer<'n>>,
 ) -> Result<(), SyntaxError> {
     let Some(members) = node.members() else {
-        let message = format!("{} stands where a table of names is expected", node.describe());
+        let message = format!("expected a table of names, found {}", node.describe());
         return Err(SyntaxError::new(node.span.start, message));
     };
     let in_braces = within.in_braces || opens_with_brace(node, text);
@@ -228,7 +228,7 @@ fn descend<'n>(
                 if !names.insert(one.name.as_str()) {
                     return Err(SyntaxError::new(
                         one.name_span.start,
-                        format!("`{}` is written twice", one.name),
+                        format!("`{}` occurs twice", one.name),
                     ));
                 }
                 let in_braces = in_braces || opens_with_brace(&one.node, text);
@@ -290,23 +290,23 @@ impl<'n> FoundServer<'n> {
         &self,
         text: &str,
         form: ConfigFormat,
-        wish: &ImportRequest,
+        request: &ImportRequest,
         names: &mut ServerNames,
     ) -> Result<ServerDecision, SyntaxError> {
         let left = |reason: String| Ok(ServerDecision::unchanged(ServerVerdict::Left(reason)));
-        let as_wished = || Ok(ServerDecision::unchanged(ServerVerdict::AlreadyDone));
-        let shape = match (self.shape(form)?, wish) {
+        let already_done = || Ok(ServerDecision::unchanged(ServerVerdict::AlreadyDone));
+        let shape = match (self.shape(form)?, request) {
             (Ok(shape), _) => shape,
             (Err(reason), ImportRequest::Wrap { .. }) => return left(reason),
-            (Err(_), ImportRequest::Unwrap) => return as_wished(),
+            (Err(_), ImportRequest::Unwrap) => return already_done(),
         };
-        let changed = match (&shape, wish) {
-            (ServerTransport::Url(_), ImportRequest::Unwrap) => return as_wished(),
+        let changed = match (&shape, request) {
+            (ServerTransport::Url(_), ImportRequest::Unwrap) => return already_done(),
             (ServerTransport::Command(parts), ImportRequest::Wrap { .. }) if is_steadfast(parts.program) => {
-                return as_wished();
+                return already_done();
             }
             (ServerTransport::Command(parts), ImportRequest::Unwrap) if !is_steadfast(parts.program) => {
-                return as_wished();
+                return already_done();
             }
             (ServerTransport::Command(parts), ImportRequest::Unwrap) => self.unwrap(parts, text, form),
             (ServerTransport::Command(parts), ImportRequest::Wrap { program, .. }) => {
@@ -335,7 +335,7 @@ impl<'n> FoundServer<'n> {
         let name = names.take(self.name, runs);
         match Namespace::new(&name) {
             Ok(_) => Ok(name),
-            Err(reason) => Err(format!("a server cannot be called that: {reason}")),
+            Err(reason) => Err(format!("it is not a valid server name: {reason}")),
         }
     }
 
@@ -451,7 +451,7 @@ impl<'n> FoundServer<'n> {
             return self.unwrap_url(parts, mark, text, form);
         }
         let nothing =
-            || "it is not of the form `wrap … -- COMMAND`: nothing is known to go back to".to_owned();
+            || "it is not of the form `wrap … -- COMMAND`: its original command is unknown".to_owned();
         let end = parts.words.iter().position(|word| *word == "--").ok_or_else(nothing)?;
         let (Some(args), Some(first), Some(command)) =
             (parts.args, parts.items.first(), parts.items.get(end + 1))
@@ -510,7 +510,7 @@ impl<'n> StdioServer<'n> {
     }
 
     /// Returns the command behind Steadfast.
-    fn behind(&self) -> Option<Vec<String>> {
+    fn after_program(&self) -> Option<Vec<String>> {
         if let Some(url) = self.flag("--url").and_then(|at| self.words.get(at)) {
             return Some(vec![(*url).to_owned()]);
         }
@@ -572,7 +572,7 @@ fn new_members(
 ) -> Result<Splice, String> {
     let Range { start, end } = there.name_span;
     let spelled = text.get(start..end).unwrap_or_default();
-    let behind = there.node.span.end;
+    let position = there.node.span.end;
     let line = text.get(..start).unwrap_or_default();
     let written = |between: &str, is: &str| -> String {
         let one =
@@ -581,22 +581,20 @@ fn new_members(
     };
     match (form, in_braces) {
         (ConfigFormat::Json, _) => {
-            Ok((behind..behind, written(&format!(",{}", gap_before(text, start)), ": ")))
+            Ok((position..position, written(&format!(",{}", gap_before(text, start)), ": ")))
         }
         (ConfigFormat::Toml, true) if line.trim_end().ends_with(['{', ',']) => {
-            Ok((behind..behind, written(&format!(",{}", gap_before(text, start)), " = ")))
+            Ok((position..position, written(&format!(",{}", gap_before(text, start)), " = ")))
         }
-        (ConfigFormat::Toml, true) => {
-            Err("it is written in a way that `args` cannot be added to; add `args = []`".to_owned())
-        }
+        (ConfigFormat::Toml, true) => Err("`args` cannot be inserted here; add `args = []`".to_owned()),
         (ConfigFormat::Toml, false) => {
             // The whole beginning of the line, because it may also name the server: `mcp_servers.bank.command = …`.
             let prefix = line.rsplit('\n').next().unwrap_or_default();
-            let rest = text.get(behind..).unwrap_or_default();
+            let rest = text.get(position..).unwrap_or_default();
             let line_end = rest.find('\n').unwrap_or(rest.len());
             let returns = rest.get(..line_end).is_some_and(|line| line.ends_with('\r'));
             let (at, newline) =
-                if returns { (behind + line_end - 1, "\r\n") } else { (behind + line_end, "\n") };
+                if returns { (position + line_end - 1, "\r\n") } else { (position + line_end, "\n") };
             Ok((at..at, written(&format!("{newline}{prefix}"), " = ")))
         }
     }

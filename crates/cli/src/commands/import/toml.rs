@@ -60,7 +60,7 @@ mod tests {
     use crate::commands::import::tree::member;
 
     #[test]
-    fn keys_and_values_know_their_bytes() {
+    fn keys_and_values_have_byte_spans() {
         let text =
             "\u{feff}[mcp_servers.\"a b\"]\r\ncommand = 'npx' # why\r\nargs = [\"-y\", # yes\r\n  \"x\"]\r\n";
         let root = read(text).unwrap();

@@ -91,6 +91,6 @@ pub(super) fn member<'m>(
     let found = named.next();
     match named.next() {
         None => Ok(found),
-        Some(again) => Err(SyntaxError::new(again.name_span.start, format!("`{name}` is written twice"))),
+        Some(again) => Err(SyntaxError::new(again.name_span.start, format!("`{name}` occurs twice"))),
     }
 }

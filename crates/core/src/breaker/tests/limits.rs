@@ -64,7 +64,7 @@ fn nothing_is_counted_while_the_configuration_forces_it_open() {
 }
 
 #[test]
-fn numbers_of_probes_stay_within_what_every_reader_keeps() {
+fn probe_numbers_stay_below_the_stored_maximum() {
     for first in [0, 7, BreakerSnapshot::LAST_EPOCH, u64::MAX] {
         let breaker = CircuitBreaker::numbered_from(first);
         assert!(breaker.probes < BreakerSnapshot::LAST_EPOCH / 2, "{first}: {}", breaker.probes);
@@ -91,7 +91,7 @@ fn a_change_by_an_operator_is_numbered_by_its_second() {
 }
 
 #[test]
-fn a_cool_down_that_grows_from_zero_stays_zero() {
+fn a_cooldown_that_grows_from_zero_stays_zero() {
     let growth = GrowthFactor::new(1000.0).unwrap();
     let none = BreakerCooldown { first: Duration::ZERO, growth, cap: Duration::from_secs(60) };
     for reopened in [0, 1, 1000, u32::MAX] {
@@ -160,7 +160,7 @@ fn the_loser_of_a_race_adopts_the_stored_snapshot() {
 }
 
 #[test]
-fn a_probe_that_moved_is_no_change_of_state() {
+fn a_moved_probe_does_not_change_the_state() {
     let (mut here, mut there) = (in_state(State::HalfOpen), in_state(State::HalfOpen));
     there.probes = 1000;
     let (ticket, _) = there.admit(&measured(), at(30)).unwrap();

@@ -232,7 +232,7 @@ fn eh_3_1_opens_after_five_failures() {
 }
 
 #[test]
-fn eh_3_2_half_opens_after_the_cool_down_for_exactly_one() {
+fn eh_3_2_half_opens_after_the_cooldown_for_exactly_one_attempt() {
     let policy = measured();
     let mut breaker = in_state(State::Open);
     for second in [0, 15, 29] {
@@ -313,7 +313,7 @@ fn eh_7_2_after_mixed_errors_the_counter_is_one() {
 // ---- seed 000 under `standard` ----------------------------------------------------------------------
 
 #[test]
-fn tr_8_five_failing_mutations_open_it_and_success_meanwhile_does_not_help() {
+fn tr_8_five_failing_mutations_open_it_and_a_late_success_does_not_close_it() {
     let (policy, mut breaker) = (standard(ToolClass::Mutating), CircuitBreaker::default());
     let (slow_success, _) = breaker.admit(&policy, at(0)).unwrap();
     for _ in 0..5 {
@@ -335,7 +335,7 @@ fn tr_9_two_good_probes_close_it() {
 }
 
 #[test]
-fn tr_10_a_failing_probe_opens_it_again_with_a_fresh_cool_down() {
+fn tr_10_a_failing_probe_opens_it_again_with_a_new_cooldown() {
     let (policy, mut breaker) = (standard(ToolClass::Unknown), in_state(State::Open));
     assert_eq!(breaker.attempt(&policy, OK, at(30)), None);
     let change = breaker.attempt(&policy, BAD, at(40)).unwrap();
@@ -414,7 +414,7 @@ fn a_reload_that_changes_the_rules_takes_effect_at_once() {
 }
 
 #[test]
-fn rules_beyond_what_is_remembered_still_work() {
+fn rules_over_more_calls_than_are_recorded_still_apply() {
     let rate = RateRule { threshold: Ratio::percent(100), last: count(u32::MAX), at_least: count(u32::MAX) };
     let policy = BreakerPolicy { consecutive: None, rate: Some(rate), ..measured() };
     let mut breaker = CircuitBreaker::default();
@@ -504,7 +504,7 @@ fn a_long_probe_that_is_renewed_keeps_its_slot() {
 }
 
 #[test]
-fn a_growing_cool_down_stops_at_its_cap_and_restarts_after_closing() {
+fn a_growing_cooldown_stops_at_its_cap_and_restarts_after_closing() {
     let cooldown = BreakerCooldown {
         first: Duration::from_secs(10),
         growth: GrowthFactor::TWO,
@@ -535,7 +535,7 @@ fn a_growing_cool_down_stops_at_its_cap_and_restarts_after_closing() {
 // ---- clocks -----------------------------------------------------------------------------------------
 
 #[test]
-fn a_clock_that_steps_back_costs_at_most_one_more_cool_down() {
+fn a_clock_that_steps_back_costs_at_most_one_more_cooldown() {
     let policy = measured();
     let mut breaker = CircuitBreaker::default();
     for _ in 0..5 {
@@ -613,7 +613,7 @@ fn an_operator_may_change_how_long_it_is_forced_open() {
 }
 
 #[test]
-fn its_last_changes_are_remembered_and_bounded_and_go_with_what_is_stored() {
+fn its_last_changes_are_recorded_bounded_and_part_of_the_snapshot() {
     let policy = measured();
     let mut breaker = in_state(State::Open);
     for round in 0..40 {
@@ -681,11 +681,11 @@ fn reset_of_a_closed_breaker_also_ignores_attempts_in_flight() {
 }
 
 #[test]
-fn a_later_change_by_an_operator_overrides_an_earlier_forgotten_one() {
-    let (mut remembers, mut knows_nothing) = (CircuitBreaker::default(), CircuitBreaker::default());
+fn a_later_change_by_an_operator_overrides_an_earlier_unknown_one() {
+    let (mut remembers, mut newcomer) = (CircuitBreaker::default(), CircuitBreaker::default());
     remembers.force_open(None, at(0));
     remembers.reset(at(1));
-    knows_nothing.force_open(None, at(300));
-    assert!(knows_nothing.snapshot().replaces(&remembers.snapshot()));
-    assert!(!remembers.snapshot().replaces(&knows_nothing.snapshot()));
+    newcomer.force_open(None, at(300));
+    assert!(newcomer.snapshot().replaces(&remembers.snapshot()));
+    assert!(!remembers.snapshot().replaces(&newcomer.snapshot()));
 }

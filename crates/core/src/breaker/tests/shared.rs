@@ -74,7 +74,7 @@ fn stored_garbage_is_refused_and_the_future_becomes_now() {
 }
 
 #[test]
-fn a_change_made_elsewhere_is_adopted_if_it_is_newer() {
+fn a_change_of_another_process_is_adopted_if_it_is_newer() {
     let policy = measured();
     let (mut here, mut there) = (CircuitBreaker::default(), CircuitBreaker::default());
     let (ticket, _) = here.admit(&policy, at(0)).unwrap();
@@ -107,11 +107,11 @@ fn of_two_changes_with_one_epoch_the_stored_one_counts() {
     let policy = measured();
     let (mut here, mut there) = (in_state(State::Open), in_state(State::Open));
     there.probes = 1_000;
-    let (mine, _) = here.admit(&policy, at(30)).unwrap();
+    let (local_ticket, _) = here.admit(&policy, at(30)).unwrap();
     let (_other, _) = there.admit(&policy, at(31)).unwrap();
     assert_eq!(here.epoch(), there.epoch());
     assert_eq!(here.adopt(&there.snapshot(), at(32)), None, "half-open here and there");
-    assert_eq!(here.record(&policy, mine, OK, at(33)), None, "its probe was given up to the other");
+    assert_eq!(here.record(&policy, local_ticket, OK, at(33)), None, "its probe was given up to the other");
     assert_eq!(here.check(&policy, at(33)).unwrap_err().state, State::HalfOpen);
 
     let (mut closed, mut forced) = (in_state(State::HalfOpen), in_state(State::HalfOpen));
@@ -219,7 +219,7 @@ fn a_probe_without_agreement_yields_to_a_stored_one() {
 }
 
 #[test]
-fn a_clock_that_differs_between_processes_does_not_prolong_the_cool_down_each_time_it_is_read() {
+fn a_clock_that_differs_between_processes_does_not_prolong_the_cooldown_at_each_read() {
     let policy = measured();
     let mut there = CircuitBreaker::default();
     for _ in 0..5 {

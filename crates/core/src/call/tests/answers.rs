@@ -25,7 +25,7 @@ fn failure(result: &CallResult) -> &CallFailure {
 // ---- refusals ----
 
 #[test]
-fn a_refusal_says_when_to_come_again() {
+fn a_refusal_has_a_retry_time() {
     let mut policy = policy(ToolClass::Mutating);
     let mut world = CallTestWorld::new();
     world.breaker.force_open(Some(START + 7 * SECOND), START);
@@ -64,7 +64,7 @@ fn only_a_call_without_an_attempt_is_a_refusal() {
 }
 
 #[test]
-fn another_attempt_that_is_refused_says_what_the_breaker_is() {
+fn a_refused_retry_reports_the_state_of_the_breaker() {
     let policy = policy(ToolClass::Idempotent);
     let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
@@ -75,7 +75,7 @@ fn another_attempt_that_is_refused_says_what_the_breaker_is() {
 }
 
 #[test]
-fn a_tool_that_is_blocked_between_two_attempts_answers_with_what_it_said() {
+fn a_tool_that_is_blocked_between_two_attempts_fails_with_its_last_message() {
     let policy = policy(ToolClass::Idempotent);
     let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
@@ -188,7 +188,7 @@ fn a_caller_whose_deadline_passed_gets_the_state_of_its_call() {
 }
 
 #[test]
-fn the_words_of_a_tool_are_passed_on_up_to_a_length() {
+fn the_message_of_a_tool_is_passed_on_up_to_a_length() {
     let policy = policy(ToolClass::Mutating);
     for (length, passed_on) in [(8 << 10, 8 << 10), ((8 << 10) + 1, 8 << 10), (20 << 10, 8 << 10)] {
         let words = "x".repeat(length);
@@ -206,7 +206,7 @@ fn the_words_of_a_tool_are_passed_on_up_to_a_length() {
 // ---- stored results ----
 
 #[test]
-fn an_answer_of_another_call_says_so_to_those_who_gave_no_key() {
+fn a_keyless_caller_is_notified_that_its_answer_is_of_another_call() {
     let policy = policy(ToolClass::Mutating);
     let mut world = CallTestWorld::new();
     world.drive(keyless(&policy), &policy, &at_once(paid()));
@@ -307,7 +307,7 @@ fn an_envelope_names_the_turn_that_its_call_was_made_in() {
 // ---- unknown outcomes ----
 
 #[test]
-fn an_unrecorded_unknown_outcome_says_what_was_seen_and_how_to_check() {
+fn an_unrecorded_unknown_outcome_has_its_observation_and_a_way_to_verify() {
     let mut policy = unrecorded(&policy(ToolClass::Mutating));
     policy.verify = Some("list the payments".into());
     let reset = FaultSource::Transport { error: TransportError::ConnectionClosed, written: true };
@@ -346,7 +346,7 @@ fn the_message_of_an_unknown_outcome_names_the_status_once() {
 }
 
 #[test]
-fn a_call_says_that_it_runs_again_by_itself_only_where_it_does() {
+fn a_call_has_a_retry_time_only_if_it_runs_again() {
     use crate::policy::UnknownOutcomePolicy::{Hold, TellOnce};
     for (explicit, critical, after_unknown, again) in [
         (false, false, TellOnce, Some(10 * SECOND)),
@@ -417,7 +417,7 @@ fn an_unknown_outcome_that_is_settled_when_it_can_be_recorded_is_recorded_as_tha
 }
 
 #[test]
-fn a_caller_that_is_gone_is_not_waited_for() {
+fn a_disconnected_caller_is_not_awaited() {
     let policy = policy(ToolClass::Mutating);
     let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(keyless(&policy), &policy);
@@ -462,7 +462,7 @@ fn dedupe_in_shadow_keeps_an_unknown_outcome_and_waits_for_nothing() {
 
 #[test]
 fn retry_in_shadow_reports_the_failure_of_enforce() {
-    let would_have = |attempts, deadline| {
+    let shadow_counts = |attempts, deadline| {
         let mut policy = policy(ToolClass::Idempotent);
         policy.modes.retry = EnforcementMode::Shadow;
         policy.retry.attempts = attempts;
@@ -472,14 +472,14 @@ fn retry_in_shadow_reports_the_failure_of_enforce() {
         let result = world.drive(request, &policy, &at_once(http(503)));
         assert_eq!(result.status(), CallStatus::RetriableError, "{result:?}");
         let is_deadline_failure = |notice: &CallNotice| {
-            matches!(notice, CallNotice::WouldHave(ShadowDecision::Failed(Code::DeadlineExceeded)))
+            matches!(notice, CallNotice::Shadowed(ShadowDecision::Failed(Code::DeadlineExceeded)))
         };
-        let all = world.count(|notice| matches!(notice, CallNotice::WouldHave(_)));
+        let all = world.count(|notice| matches!(notice, CallNotice::Shadowed(_)));
         (world.count(is_deadline_failure), all)
     };
     let three = NonZeroU32::new(3).unwrap();
-    assert_eq!(would_have(three, Some(START + 10 * MS)), (1, 1));
-    assert_eq!(would_have(NonZeroU32::MIN, None), (0, 0), "there would have been no other response");
+    assert_eq!(shadow_counts(three, Some(START + 10 * MS)), (1, 1));
+    assert_eq!(shadow_counts(NonZeroU32::MIN, None), (0, 0), "there would have been no other response");
 }
 
 #[test]
@@ -495,7 +495,7 @@ fn a_store_failure_is_reported_as_a_refusal_only_if_shadow_mode_hides_one() {
         let mut world = CallTestWorld::new();
         world.store.faults = [Some(StoreFault::NotDone); 3].into();
         world.drive(request(&policy), &policy, &at_once(paid()));
-        let count = world.count(|notice| matches!(notice, CallNotice::WouldHave(_)));
+        let count = world.count(|notice| matches!(notice, CallNotice::Shadowed(_)));
         assert_eq!(count, expected, "{mode:?} {class:?}");
     }
 }

@@ -7,7 +7,7 @@ use crate::policy::DangerousCommandPolicy;
 use crate::trust::{TrustState, TrustTarget};
 
 /// A policy that asks before every call.
-fn asking() -> CallPolicy {
+fn always_requires_approval() -> CallPolicy {
     let mut policy = policy(ToolClass::Mutating);
     policy.approval.when = ApprovalTrigger::Always;
     policy
@@ -43,7 +43,7 @@ pub(super) fn blocked(world: &mut CallTestWorld, policy: &CallPolicy) {
 
 #[test]
 fn approval_comes_after_the_claim_so_that_duplicates_wait_for_one_decision() {
-    let policy = asking();
+    let policy = always_requires_approval();
     let mut world = CallTestWorld::new();
     let (mut leader, step) = world.begin(interactive(&policy, "k"), &policy);
     let NextStep::Ask(ask) = &step else { panic!("{step:?}") };
@@ -61,7 +61,7 @@ fn approval_comes_after_the_claim_so_that_duplicates_wait_for_one_decision() {
 
 #[test]
 fn a_grant_is_spent_in_the_name_of_the_owner_before_the_start_is_written() {
-    let policy = asking();
+    let policy = always_requires_approval();
     let mut world = CallTestWorld::new();
     world.grant_once(&request(&policy), &policy);
     let (call, step) = world.begin(request(&policy), &policy);
@@ -73,7 +73,7 @@ fn a_grant_is_spent_in_the_name_of_the_owner_before_the_start_is_written() {
 
 #[test]
 fn a_grant_for_one_call_stays_spent_when_the_tool_was_called_and_refused() {
-    let policy = asking();
+    let policy = always_requires_approval();
     let mut world = CallTestWorld::new();
     world.grant_once(&request(&policy), &policy);
     let (mut call, _) = world.begin(request(&policy), &policy);
@@ -84,8 +84,8 @@ fn a_grant_for_one_call_stays_spent_when_the_tool_was_called_and_refused() {
 }
 
 #[test]
-fn of_two_calls_that_saw_one_grant_one_runs_and_the_other_asks_again() {
-    let policy = asking();
+fn of_two_calls_with_one_grant_one_runs_and_the_other_requests_approval_again() {
+    let policy = always_requires_approval();
     for channel in [ApprovalChannel::Headless, ApprovalChannel::Interactive] {
         let mut world = CallTestWorld::new();
         world.grant_once(&request(&policy), &policy);
@@ -112,7 +112,7 @@ fn of_two_calls_that_saw_one_grant_one_runs_and_the_other_asks_again() {
 
 #[test]
 fn without_an_approver_the_call_is_refused_at_once_and_parked() {
-    let policy = asking();
+    let policy = always_requires_approval();
     let mut world = CallTestWorld::new();
     let (_, step) = world.begin(request(&policy), &policy);
     let (result, deferred) = finished_with_deferred(step);
@@ -129,7 +129,7 @@ fn without_an_approver_the_call_is_refused_at_once_and_parked() {
 /// An approval does not cover failures of the tool that become known after it.
 #[test]
 fn an_approval_from_before_the_block_does_not_let_the_tool_run() {
-    let policy = asking();
+    let policy = always_requires_approval();
     for channel in [ApprovalChannel::Headless, ApprovalChannel::Interactive] {
         let mut world = CallTestWorld::new();
         let request = || from_envelope_on(&keyed("k"), &policy, channel);
@@ -163,7 +163,7 @@ fn an_approval_from_before_the_block_does_not_let_the_tool_run() {
 /// approval does not cover that, and the lost grant no longer does.
 #[test]
 fn a_lost_grant_for_a_blocked_tool_covers_no_later_block() {
-    let policy = asking();
+    let policy = always_requires_approval();
     let mut world = CallTestWorld::new();
     let request = || interactive(&policy, "k");
     blocked(&mut world, &policy);
@@ -194,7 +194,7 @@ fn a_lost_grant_for_a_blocked_tool_covers_no_later_block() {
 /// The claim was lost by then, or its state is unknown. In every case, nothing was done with the approval.
 #[test]
 fn an_approval_is_still_good_when_its_call_ends_without_an_attempt() {
-    let policy = asking();
+    let policy = always_requires_approval();
     let owner = ClaimOwner { process: process(), call: 99, claim: 1 };
     let receipt = DeliveryReceipt { key: RecordKey(Digest::of(b"k")), owner, version: 2 };
     let answered = ReplayedResult {
@@ -229,7 +229,7 @@ fn an_approval_is_still_good_when_its_call_ends_without_an_attempt() {
 
 #[test]
 fn a_denial_is_final_for_this_call_and_not_stored() {
-    let policy = asking();
+    let policy = always_requires_approval();
     let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(interactive(&policy, "k"), &policy);
     let (result, deferred) =
@@ -244,7 +244,7 @@ fn a_denial_is_final_for_this_call_and_not_stored() {
 /// A count of the calls that wait for approval includes these two.
 #[test]
 fn every_approval_that_is_reported_is_also_reported_to_end() {
-    let policy = asking();
+    let policy = always_requires_approval();
     for end in [
         CallEvent::Answered(ApprovalOutcome::Granted(None)),
         CallEvent::Answered(ApprovalOutcome::Denied),
@@ -256,7 +256,7 @@ fn every_approval_that_is_reported_is_also_reported_to_end() {
         let (mut call, step) = world.begin(interactive(&policy, "k"), &policy);
         assert_eq!(name_of(&step), "Ask");
         world.on(&mut call, end.clone());
-        let requests = world.count(|notice| *notice == CallNotice::ApprovalAsked);
+        let requests = world.count(|notice| *notice == CallNotice::ApprovalRequested);
         let over = world.count(|notice| matches!(notice, CallNotice::ApprovalEnded { .. }));
         assert_eq!((requests, over), (1, 1), "{end:?}");
     }
@@ -264,7 +264,7 @@ fn every_approval_that_is_reported_is_also_reported_to_end() {
 
 #[test]
 fn an_unanswered_question_is_parked_when_its_time_is_over_and_within_the_deadline() {
-    let policy = asking();
+    let policy = always_requires_approval();
     for (deadline, until) in [(None, 45 * SECOND), (Some(10 * SECOND), 10 * SECOND)] {
         let mut request = interactive(&policy, "k");
         request.limits.deadline = deadline.map(|span| START + span);
@@ -284,8 +284,8 @@ fn an_unanswered_question_is_parked_when_its_time_is_over_and_within_the_deadlin
 }
 
 #[test]
-fn a_follower_of_a_refused_leader_gets_that_refusal_and_elsewhere_claims_for_itself() {
-    let policy = asking();
+fn a_follower_of_a_refused_leader_gets_that_refusal_and_in_another_process_claims_for_itself() {
+    let policy = always_requires_approval();
     let mut world = CallTestWorld::new();
     let (mut leader, _) = world.begin(interactive(&policy, "k"), &policy);
     let (mut here, _) = world.begin(interactive(&policy, "k"), &policy);
@@ -298,7 +298,7 @@ fn a_follower_of_a_refused_leader_gets_that_refusal_and_elsewhere_claims_for_its
 }
 
 #[test]
-fn a_tool_that_lost_trust_asks_and_an_approval_beats_the_escalation() {
+fn a_tool_that_lost_trust_requires_approval_and_an_approval_overrides_the_escalation() {
     let policy = policy(ToolClass::Mutating);
     let mut world = CallTestWorld::new();
     escalated(&mut world, &policy);
@@ -327,7 +327,7 @@ fn a_blocked_tool_is_for_operators_only() {
 }
 
 #[test]
-fn a_dangerous_command_runs_and_then_blocks_its_tool_whatever_came_of_it() {
+fn a_dangerous_command_runs_and_then_blocks_its_tool_with_any_outcome() {
     let envelope =
         envelope_with(&json!({ "payload": { "idempotencyKey": "k", "params": { "command": "rm -rf /" } } }));
     for outcome in [paid(), http(400), timed_out()] {
@@ -341,7 +341,7 @@ fn a_dangerous_command_runs_and_then_blocks_its_tool_whatever_came_of_it() {
 }
 
 #[test]
-fn a_dangerous_command_asks_first_where_that_is_set() {
+fn a_dangerous_command_requires_approval_if_that_is_set() {
     let envelope =
         envelope_with(&json!({ "payload": { "idempotencyKey": "k", "params": { "command": "rm -rf /" } } }));
     let mut policy = policy(ToolClass::Mutating);

@@ -34,7 +34,7 @@ fn open(world: &CallTestWorld) -> bool {
 }
 
 #[test]
-fn when_the_last_caller_disconnects_what_has_not_started_is_released_and_the_rest_goes_on() {
+fn when_the_last_caller_disconnects_unstarted_calls_are_released_and_started_ones_continue() {
     for at in COLUMNS {
         let (mut world, mut call) = column(at);
         let step = world.on(&mut call, CallEvent::Disconnected(OtherWaiters::None));
@@ -131,7 +131,7 @@ fn a_response_to_a_cancellation_is_not_a_result() {
 }
 
 #[test]
-fn a_cancel_of_what_is_being_cut_ends_nothing_twice() {
+fn a_cancel_of_an_attempt_that_is_being_cut_has_no_second_effect() {
     for (others, expected) in [(OtherWaiters::None, "Finish"), (OtherWaiters::Waiting, "Wait")] {
         let (mut world, mut call) = column(CancelColumn::Safe);
         assert!(matches!(world.wake(&mut call), NextStep::Cut(CutReason::Silent(_))));
@@ -148,7 +148,7 @@ fn a_cancel_of_what_is_being_cut_ends_nothing_twice() {
 }
 
 #[test]
-fn a_caller_is_answered_once_and_the_tool_is_cancelled_when_the_last_one_leaves() {
+fn a_caller_is_answered_once_and_the_tool_is_cancelled_with_the_last_caller() {
     let withdrawn: fn(&mut CallTestWorld, &mut Call) -> NextStep =
         |world, call| world.on(call, CallEvent::Cancelled(OtherWaiters::Waiting));
     let disconnected: fn(&mut CallTestWorld, &mut Call) -> NextStep =
@@ -214,7 +214,7 @@ fn a_cancel_removes_one_caller_while_others_wait() {
 }
 
 #[test]
-fn a_follower_that_cancels_or_leaves_takes_nothing_with_it() {
+fn a_follower_that_cancels_or_disconnects_affects_no_other_call() {
     for event in [CallEvent::Cancelled(OtherWaiters::None), CallEvent::Disconnected(OtherWaiters::Waiting)] {
         let (mut world, mut leader) = column(CancelColumn::Unsafe);
         let policy = leader.policy().clone();
@@ -228,7 +228,7 @@ fn a_follower_that_cancels_or_leaves_takes_nothing_with_it() {
 }
 
 #[test]
-fn a_caller_that_leaves_before_the_attempt_leaves_no_record() {
+fn a_caller_that_disconnects_before_the_attempt_leaves_no_record() {
     let mut policy = policy(ToolClass::Mutating);
     policy.approval.when = ApprovalTrigger::Always;
     let mut world = CallTestWorld::new();
@@ -245,7 +245,7 @@ fn a_caller_that_leaves_before_the_attempt_leaves_no_record() {
 }
 
 #[test]
-fn an_answer_that_comes_without_a_caller_and_cannot_be_saved_is_kept() {
+fn an_answer_without_a_caller_that_cannot_be_saved_is_saved_later() {
     for event in [CallEvent::Disconnected(OtherWaiters::None), CallEvent::Cancelled(OtherWaiters::None)] {
         let (mut world, mut call) = column(CancelColumn::Unsafe);
         world.on(&mut call, event.clone());

@@ -60,7 +60,7 @@ fn the_guard_counts_a_call_when_it_begins_and_once() {
 }
 
 #[test]
-fn a_tool_that_asks_first_is_nothing_to_count_for_the_guard() {
+fn a_tool_that_requests_input_is_not_counted_by_the_guard() {
     let mut policy = policy(ToolClass::Mutating);
     let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
@@ -142,7 +142,7 @@ fn failures_of_a_tool_differ_by_message_and_refusals_by_code() {
 }
 
 #[test]
-fn a_refusal_with_a_retry_time_does_not_say_do_not_retry() {
+fn a_refusal_with_a_retry_time_has_no_advice_against_retries() {
     let mut policy = policy(ToolClass::Mutating);
     policy.limits.rate = Some(RateLimit { attempts: NonZeroU32::MIN, per: 60 * SECOND });
     let mut world = CallTestWorld::new();
@@ -158,7 +158,7 @@ fn a_refusal_with_a_retry_time_does_not_say_do_not_retry() {
 }
 
 #[test]
-fn without_the_guard_a_trace_is_no_turn() {
+fn without_the_guard_a_trace_is_not_a_turn() {
     let mut policy = policy(ToolClass::Mutating);
     policy.modes.guard = EnforcementMode::Off;
     let mut world = CallTestWorld::new();
@@ -193,7 +193,7 @@ fn a_dangerous_command_that_never_ran_costs_no_trust() {
 
 /// Counting them as defiance would block a tool that is only unavailable.
 #[test]
-fn failures_of_calls_that_were_under_way_when_trust_was_lost_do_not_block_the_tool() {
+fn failures_of_calls_in_flight_at_the_loss_of_trust_do_not_block_the_tool() {
     let mut policy = policy(ToolClass::Idempotent);
     (policy.modes.breaker, policy.modes.guard, policy.modes.retry) =
         (EnforcementMode::Off, EnforcementMode::Off, EnforcementMode::Off);
@@ -210,7 +210,7 @@ fn failures_of_calls_that_were_under_way_when_trust_was_lost_do_not_block_the_to
 }
 
 #[test]
-fn an_approval_that_was_spent_is_good_for_the_claim_that_is_made_again() {
+fn a_spent_approval_applies_to_the_repeated_claim() {
     let mut policy = policy(ToolClass::Mutating);
     policy.approval.when = ApprovalTrigger::Always;
     let mut world = CallTestWorld::new();
@@ -274,7 +274,7 @@ fn a_failed_attempt_is_reported_with_the_message_of_the_tool() {
 }
 
 #[test]
-fn a_cut_attempt_has_ended_when_its_end_was_seen() {
+fn a_cut_attempt_has_ended_when_its_end_was_observed() {
     let mut policy = policy(ToolClass::Mutating).for_gateway();
     policy.time.attempt = 5 * SECOND;
     let mut world = CallTestWorld::new();
@@ -289,7 +289,7 @@ fn a_cut_attempt_has_ended_when_its_end_was_seen() {
 }
 
 #[test]
-fn of_many_attempts_the_first_are_kept_for_a_replay_and_the_last_for_the_record() {
+fn of_many_attempts_the_first_are_stored_for_a_replay_and_the_last_for_the_record() {
     let mut policy = policy(ToolClass::Idempotent);
     policy.retry.attempts = NonZeroU32::new(20).unwrap();
     policy.retry.backoff = crate::policy::Backoff::Constant(MS);

@@ -12,7 +12,7 @@ fn counted(world: &CallTestWorld, call: &Call) -> (u32, usize, bool) {
 }
 
 #[test]
-fn a_silent_host_says_nothing_about_its_tool() {
+fn a_silent_host_does_not_count_against_its_tool() {
     for class in [ToolClass::Idempotent, ToolClass::Mutating] {
         let policy = policy(class);
         let mut world = CallTestWorld::new();
@@ -41,7 +41,7 @@ fn a_silent_host_says_nothing_about_its_tool() {
 }
 
 #[test]
-fn a_host_that_never_showed_a_sign_of_life_may_be_gone_however_soon_its_time_is_up() {
+fn a_host_that_never_sent_a_heartbeat_does_not_count_against_its_tool() {
     let mut policy = policy(ToolClass::Idempotent);
     policy.time.total = policy.time.attempt / 2;
     let mut world = CallTestWorld::new();
@@ -52,7 +52,7 @@ fn a_host_that_never_showed_a_sign_of_life_may_be_gone_however_soon_its_time_is_
 }
 
 #[test]
-fn a_tool_that_takes_too_long_counts_if_its_host_is_there_or_we_run_it() {
+fn a_tool_that_takes_too_long_counts_if_its_host_is_alive_or_the_driver_runs_it() {
     for run_by in [RunnerKind::Host, RunnerKind::Driver] {
         let mut policy = policy(ToolClass::Idempotent);
         policy.retry.attempts = std::num::NonZeroU32::MIN;

@@ -11,7 +11,7 @@ fn next_round(policy: &CallPolicy) -> CallRequest {
 }
 
 #[test]
-fn a_question_is_given_to_its_caller_and_the_claim_is_given_back() {
+fn an_input_request_is_returned_to_its_caller_and_the_claim_is_released() {
     for class in [ToolClass::ReadOnly, ToolClass::Idempotent, ToolClass::Mutating, ToolClass::Unknown] {
         let policy = policy(class);
         let mut world = CallTestWorld::new();
@@ -30,7 +30,7 @@ fn a_question_is_given_to_its_caller_and_the_claim_is_given_back() {
 }
 
 #[test]
-fn a_fresh_call_after_a_question_is_asked_again_and_the_next_round_runs_once() {
+fn a_new_call_after_an_input_request_gets_it_again_and_the_next_round_runs_once() {
     let policy = policy(ToolClass::Mutating);
     let mut world = CallTestWorld::new();
     for _ in 0..2 {
@@ -45,7 +45,7 @@ fn a_fresh_call_after_a_question_is_asked_again_and_the_next_round_runs_once() {
 }
 
 #[test]
-fn a_follower_of_a_run_that_asks_makes_its_own_claim() {
+fn a_follower_of_a_run_that_requests_input_makes_its_own_claim() {
     let policy = policy(ToolClass::Mutating);
     let mut world = CallTestWorld::new();
     let (mut leader, _) = world.begin(request(&policy), &policy);
@@ -89,7 +89,7 @@ fn a_question_is_neither_a_success_nor_a_failure_for_the_guard() {
 }
 
 #[test]
-fn a_question_says_nothing_about_trust_even_where_the_command_is_dangerous() {
+fn an_input_request_does_not_change_trust_even_for_a_dangerous_command() {
     let mut policy = policy(ToolClass::Mutating);
     policy.approval.dangerous = DangerousCommandPolicy::Record;
     let mut world = CallTestWorld::new();
@@ -108,7 +108,7 @@ fn a_question_says_nothing_about_trust_even_where_the_command_is_dangerous() {
 
 /// The call was approved, and the tool asks for input first: the approver is not asked again.
 #[test]
-fn a_grant_for_one_call_is_given_back_when_the_tool_only_asks() {
+fn a_grant_for_one_call_is_returned_when_the_tool_only_requests_input() {
     let mut policy = policy(ToolClass::Mutating);
     policy.approval.when = ApprovalTrigger::Always;
     let mut world = CallTestWorld::new();
@@ -143,7 +143,7 @@ fn a_grant_for_one_call_is_given_back_when_the_tool_only_asks() {
 }
 
 #[test]
-fn a_question_that_comes_too_late_leaves_nothing_unknown() {
+fn an_input_request_that_comes_too_late_leaves_no_unknown_outcome() {
     let policy = policy(ToolClass::Mutating);
     let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
@@ -155,7 +155,7 @@ fn a_question_that_comes_too_late_leaves_nothing_unknown() {
 }
 
 #[test]
-fn a_claim_that_cannot_be_given_back_is_kept_until_it_can() {
+fn a_claim_that_cannot_be_released_is_released_later() {
     let policy = policy(ToolClass::Mutating);
     let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
@@ -166,14 +166,14 @@ fn a_claim_that_cannot_be_given_back_is_kept_until_it_can() {
 }
 
 #[test]
-fn an_approval_that_the_caller_itself_is_asked_for_leaves_nothing_claimed() {
+fn an_approval_request_to_the_caller_leaves_no_claim() {
     let mut policy = policy(ToolClass::Mutating);
     policy.approval.when = ApprovalTrigger::Always;
     let mut world = CallTestWorld::new();
     let request = from_envelope_on(&keyed("k"), &policy, ApprovalChannel::Interactive);
     let (mut call, step) = world.begin(request, &policy);
     assert!(matches!(step, NextStep::Ask(_)), "{step:?}");
-    let question = CallEvent::Answered(ApprovalOutcome::PutToCaller(answer("may it run?")));
+    let question = CallEvent::Answered(ApprovalOutcome::ReturnedToCaller(answer("may it run?")));
     let (result, deferred) = finished_with_deferred(world.on(&mut call, question));
     assert_eq!((result.outcome, result.stage), (Ok(answer("may it run?")), ResultStage::InputRequired));
     assert_eq!((world.store.state(), world.runs, deferred), ("none", 0, Vec::new()));

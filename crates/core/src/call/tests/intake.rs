@@ -58,7 +58,7 @@ fn the_caller_s_key_counts_before_the_hook_s_and_that_before_the_computed_one() 
 }
 
 #[test]
-fn duplicates_are_dealt_with_as_the_caller_asks() {
+fn duplicates_are_handled_as_the_caller_requests() {
     let policy = policy(ToolClass::Mutating);
     let explicit = key_by(|scope| explicit_key(scope, "k"));
     for (mode, expected) in [
@@ -124,7 +124,7 @@ fn where_no_key_may_be_computed_only_those_that_are_given_count() {
 }
 
 /// Returns the deduplication of a call that a surface such as the gateway accepts.
-fn taken_in(
+fn derived_key(
     changes: &Json,
     policy: &CallPolicy,
     equal_calls: EqualCallPolicy,
@@ -142,7 +142,7 @@ fn a_call_without_a_key_is_found_by_its_call_id_and_by_equal_arguments_as_far_as
     use EqualCallPolicy::{Joined, JoinedIfRepeatable, Separate};
     let unique = CallId::Unique(ToolCallId::new("toolu_1").unwrap());
     let mut policy = policy(ToolClass::Mutating);
-    let plain = |policy: &CallPolicy, equal, id| taken_in(&json!({}), policy, equal, id);
+    let plain = |policy: &CallPolicy, equal, id| derived_key(&json!({}), policy, equal, id);
     let Deduplication::Joined(RecordAddress::Keyless { run, index }) = plain(&policy, Joined, None) else {
         panic!()
     };
@@ -173,10 +173,10 @@ fn a_call_without_a_key_is_found_by_its_call_id_and_by_equal_arguments_as_far_as
 }
 
 #[test]
-fn what_a_caller_asks_for_counts_before_what_the_surface_does_with_equal_calls() {
+fn the_request_of_a_caller_overrides_how_the_surface_handles_equal_calls() {
     let policy = policy(ToolClass::Mutating);
     let id = CallId::Unique(ToolCallId::new("toolu_1").unwrap());
-    let asking = |changes: Json| taken_in(&changes, &policy, EqualCallPolicy::Joined, Some(&id));
+    let asking = |changes: Json| derived_key(&changes, &policy, EqualCallPolicy::Joined, Some(&id));
     let explicit = key_by(|scope| explicit_key(scope, "k"));
     assert_eq!(asking(json!({ "payload": { "idempotencyKey": "k" } })), Deduplication::Joined(explicit));
     let mode = |mode: &str| asking(json!({ "transport": { "dedupeMode": mode } }));
@@ -190,7 +190,8 @@ fn a_call_id_is_known_in_every_conversation_or_in_one() {
     let policy = policy(ToolClass::Mutating);
     let found = |id: &CallId, session: &str| {
         let changes = json!({ "target": { "sessionKey": session } });
-        let Deduplication::Joined(address) = taken_in(&changes, &policy, EqualCallPolicy::Joined, Some(id))
+        let Deduplication::Joined(address) =
+            derived_key(&changes, &policy, EqualCallPolicy::Joined, Some(id))
         else {
             panic!()
         };
@@ -210,7 +211,7 @@ fn a_resend_of_a_dispatch_is_found_and_an_equal_call_under_another_id_is_not_whe
     let mut world = CallTestWorld::new();
     let mut post = |id: &str| {
         let id = CallId::Unique(ToolCallId::new(id).unwrap());
-        let duplicates = taken_in(&json!({}), &policy, EqualCallPolicy::Joined, Some(&id));
+        let duplicates = derived_key(&json!({}), &policy, EqualCallPolicy::Joined, Some(&id));
         let request = CallRequest { duplicates, ..from_envelope(&envelope(), &policy) };
         matches!(world.drive(request, &policy, &at_once(paid())).provenance, Provenance::Replayed { .. })
     };
@@ -229,7 +230,7 @@ fn under_separate_other_parameters_make_it_another_call() {
 }
 
 #[test]
-fn a_request_has_all_that_the_envelope_says_and_the_surface_knows() {
+fn a_request_has_all_facts_of_the_envelope_and_the_surface() {
     let policy = policy(ToolClass::Mutating);
     let envelope = envelope_with(&json!({
         "toolCallId": "toolu_1",
@@ -264,7 +265,7 @@ fn a_request_has_all_that_the_envelope_says_and_the_surface_knows() {
 }
 
 #[test]
-fn the_domain_is_what_the_caller_says_else_the_host_else_the_server() {
+fn the_domain_is_that_of_the_caller_else_of_the_url_else_the_server() {
     let policy = policy(ToolClass::Mutating);
     let domain = |envelope: &Json| from_envelope(envelope, &policy).domain.unwrap();
     let url = json!({ "payload": { "params": { "url": "https://a.example.com/x" } } });
@@ -276,7 +277,7 @@ fn the_domain_is_what_the_caller_says_else_the_host_else_the_server() {
 }
 
 #[test]
-fn a_dangerous_command_is_seen_before_it_runs() {
+fn a_dangerous_command_is_detected_before_it_runs() {
     let policy = policy(ToolClass::Mutating);
     let command = |line: &str| {
         let envelope = envelope_with(&json!({ "payload": { "params": { "command": line } } }));
@@ -306,7 +307,7 @@ fn arguments_are_held_against_the_schema_only_where_that_is_enforced() {
 }
 
 #[test]
-fn parameters_that_are_no_json_make_no_request() {
+fn parameters_that_are_not_json_make_no_request() {
     let mut envelope =
         CallEnvelope::parse(envelope().to_string().as_bytes(), UnknownFieldPolicy::Keep).unwrap();
     envelope.payload.params = RawJson::from_trusted("{\"a\":");
@@ -338,7 +339,7 @@ fn failed(code: Code, retriable: bool, attempts: u32) -> CallResult {
 }
 
 #[test]
-fn the_status_follows_from_the_code_and_from_what_was_tried() {
+fn the_status_follows_from_the_code_and_the_attempts() {
     for code in Code::ALL.iter().copied() {
         for (retriable, attempts) in [(true, 0), (false, 0), (true, 1), (false, 1)] {
             let envelope =
@@ -363,7 +364,7 @@ fn the_status_follows_from_the_code_and_from_what_was_tried() {
 }
 
 #[test]
-fn an_envelope_says_why_there_is_no_answer_and_what_the_guard_adds() {
+fn an_envelope_has_the_reason_of_a_failure_and_the_remarks_of_the_guard() {
     let request = request(&policy(ToolClass::Mutating));
     let remark = |text: &'static str| GuardRemark { layer: GuardLayer::Loop, text: text.into() };
     let mut result = failed(Code::OutcomeUnknown, false, 1);
@@ -419,7 +420,7 @@ fn remarks_on_a_success_are_in_its_metadata() {
 }
 
 #[test]
-fn an_answer_from_elsewhere_says_so() {
+fn an_answer_of_another_call_is_marked_as_cached() {
     let policy = policy(ToolClass::Mutating);
     let mut world = CallTestWorld::new();
     let (mut leader, _) = world.begin(request(&policy), &policy);
@@ -459,7 +460,7 @@ fn a_key_that_is_given_counts_in_its_conversation_or_for_all_that_its_actor_does
 }
 
 #[test]
-fn the_next_round_of_a_call_that_asked_for_input_is_another_call_and_no_conflict() {
+fn the_next_round_of_a_call_that_requested_input_is_another_call_and_not_a_conflict() {
     let policy = policy(ToolClass::Mutating);
     let (run, process) = (RunId("run-1".into()), process());
     let made = |changes: &Json, continuation| {

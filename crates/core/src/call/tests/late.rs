@@ -49,7 +49,7 @@ fn one_caller_s_deadline_does_not_stop_a_tool_that_others_wait_for() {
 }
 
 #[test]
-fn a_deadline_cut_keeps_its_code_whatever_else_stops_the_call() {
+fn a_deadline_cut_keeps_its_code_if_another_limit_also_stops_the_call() {
     let once: fn(&mut CallPolicy) = |policy| policy.retry.attempts = NonZeroU32::MIN;
     let nothing: fn(&mut CallPolicy) = |_| {};
     for (name, change, outcome) in [

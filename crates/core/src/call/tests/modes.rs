@@ -28,9 +28,9 @@ fn looping(world: &mut CallTestWorld, request: &CallRequest, policy: &CallPolicy
     }
 }
 
-fn would_have(world: &CallTestWorld) -> Vec<ShadowDecision> {
+fn shadow_decisions(world: &CallTestWorld) -> Vec<ShadowDecision> {
     let shadow_decision = |notice: &CallNotice| match notice {
-        CallNotice::WouldHave(shadowed) => Some(*shadowed),
+        CallNotice::Shadowed(shadowed) => Some(*shadowed),
         _ => None,
     };
     world.notices.iter().filter_map(shadow_decision).collect()
@@ -73,7 +73,7 @@ fn off_makes_changes_delays_refuses_records_and_retries_nothing() {
                 format!("{:?}{:?}{:?}{:?}", world.breaker, world.guard, world.trust, world.limiter),
                 before
             );
-            assert_eq!(would_have(&world), []);
+            assert_eq!(shadow_decisions(&world), []);
         }
     }
 }
@@ -84,9 +84,9 @@ fn dedupe_in_shadow_runs_duplicates_and_records_apart() {
     policy.modes.dedupe = EnforcementMode::Shadow;
     let mut world = CallTestWorld::new();
     let first = world.drive(request(&policy), &policy, &at_once(paid()));
-    assert_eq!(would_have(&world), []);
+    assert_eq!(shadow_decisions(&world), []);
     let second = world.drive(request(&policy), &policy, &at_once(paid()));
-    assert_eq!((world.runs, would_have(&world)), (2, vec![ShadowDecision::Duplicate]));
+    assert_eq!((world.runs, shadow_decisions(&world)), (2, vec![ShadowDecision::Duplicate]));
     for result in [&first, &second] {
         let envelope = result.to_envelope(&request(&policy));
         assert_eq!((envelope.from_cache, envelope.recorded), (false, None), "nothing is promised");
@@ -132,17 +132,17 @@ fn dedupe_in_shadow_lets_a_failing_store_and_a_lost_fence_change_nothing() {
     world.store.faults = [Some(StoreFault::NotDone)].into();
     let step = world.on(&mut call, CallEvent::Answered(ApprovalOutcome::Granted(None)));
     assert_eq!(name_of(&step), "Run", "a start that could not be written refuses nothing");
-    assert_eq!(would_have(&world), [ShadowDecision::Refused(Code::StoreUnavailable)]);
+    assert_eq!(shadow_decisions(&world), [ShadowDecision::Refused(Code::StoreUnavailable)]);
 }
 
 #[test]
-fn retry_in_shadow_tries_once() {
+fn retry_in_shadow_makes_one_attempt() {
     let mut policy = policy(ToolClass::Idempotent);
     policy.modes.retry = EnforcementMode::Shadow;
     let mut world = CallTestWorld::new();
     let result = world.drive(request(&policy), &policy, &at_once(http(503)));
     assert_eq!((result.attempts, code(&result)), (1, Some(Code::UpstreamUnavailable)));
-    assert_eq!(would_have(&world), [ShadowDecision::Retried]);
+    assert_eq!(shadow_decisions(&world), [ShadowDecision::Retried]);
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn the_breaker_in_shadow_refuses_no_call() {
     let mut world = CallTestWorld::new();
     world.breaker.force_open(None, world.now);
     assert!(world.drive(request(&policy), &policy, &at_once(paid())).outcome.is_ok());
-    assert_eq!(would_have(&world), [ShadowDecision::Refused(Code::CircuitOpen)]);
+    assert_eq!(shadow_decisions(&world), [ShadowDecision::Refused(Code::CircuitOpen)]);
 }
 
 #[test]
@@ -163,22 +163,22 @@ fn the_guard_in_shadow_refuses_no_call_and_adds_nothing() {
     looping(&mut world, &request(&policy), &policy);
     let result = world.drive(request(&policy), &policy, &at_once(http(400)));
     assert_eq!((code(&result), result.remarks), (Some(Code::ToolError), vec![]));
-    assert_eq!(would_have(&world), [ShadowDecision::Refused(Code::LoopDetected)]);
+    assert_eq!(shadow_decisions(&world), [ShadowDecision::Refused(Code::LoopDetected)]);
 }
 
 #[test]
-fn trust_in_shadow_asks_for_no_approval() {
+fn trust_in_shadow_requests_no_approval() {
     let mut policy = policy(ToolClass::Idempotent);
     policy.modes.trust = EnforcementMode::Shadow;
     policy.approval.when = ApprovalTrigger::Always;
     for (channel, shadowed) in [
-        (ApprovalChannel::Interactive, ShadowDecision::Asked),
+        (ApprovalChannel::Interactive, ShadowDecision::ApprovalRequested),
         (ApprovalChannel::Headless, ShadowDecision::Refused(Code::ApprovalRequired)),
     ] {
         let mut world = CallTestWorld::new();
         let request = from_envelope_on(&keyed("k"), &policy, channel);
         assert!(world.drive(request, &policy, &at_once(paid())).outcome.is_ok());
-        assert_eq!(would_have(&world), [shadowed]);
+        assert_eq!(shadow_decisions(&world), [shadowed]);
     }
 }
 
@@ -189,7 +189,7 @@ fn only_the_first_of_many_shadow_decisions_is_reported() {
     let mut world = adverse(&policy);
     let result = world.drive(request(&policy), &policy, &at_once(http(503)));
     assert_eq!((result.attempts, code(&result)), (1, Some(Code::UpstreamUnavailable)));
-    assert_eq!(would_have(&world), [ShadowDecision::Refused(Code::LoopDetected)]);
+    assert_eq!(shadow_decisions(&world), [ShadowDecision::Refused(Code::LoopDetected)]);
 }
 
 #[test]
@@ -215,16 +215,16 @@ fn a_remark_of_the_guard_in_shadow_is_reported() {
     use crate::guard::GuardLayer;
     for (mode, shadowed, tripped) in [
         (EnforcementMode::Enforce, vec![], 1),
-        (EnforcementMode::Shadow, vec![ShadowDecision::Remarked(GuardLayer::Loop)], 0),
+        (EnforcementMode::Shadow, vec![ShadowDecision::GuardRemark(GuardLayer::Loop)], 0),
     ] {
         let mut policy = policy(ToolClass::Mutating);
         policy.modes.guard = mode;
         let mut world = CallTestWorld::new();
         world.drive(from_envelope(&keyed("k"), &policy), &policy, &at_once(http(400)));
-        assert_eq!(would_have(&world), [], "{mode:?}: a first failure is nothing to speak of");
+        assert_eq!(shadow_decisions(&world), [], "{mode:?}: a first failure is nothing to speak of");
         let second = world.drive(from_envelope(&keyed("l"), &policy), &policy, &at_once(http(400)));
         assert_eq!(second.remarks.len(), tripped, "{mode:?}");
-        assert_eq!(would_have(&world), shadowed, "{mode:?}");
+        assert_eq!(shadow_decisions(&world), shadowed, "{mode:?}");
         let trips = world.count(|notice| matches!(notice, CallNotice::GuardTripped { .. }));
         assert_eq!(trips, tripped, "{mode:?}: the guard acted");
     }
@@ -237,14 +237,14 @@ fn dedupe_in_shadow_reports_the_result_of_an_enforced_claim() {
     let mut world = CallTestWorld::new();
     world.store.faults = [Some(StoreFault::NotDone); 3].into();
     assert!(world.drive(request(&policy), &policy, &at_once(paid())).outcome.is_ok());
-    assert_eq!(would_have(&world), [ShadowDecision::Refused(Code::StoreUnavailable)]);
+    assert_eq!(shadow_decisions(&world), [ShadowDecision::Refused(Code::StoreUnavailable)]);
 
     let mut world = CallTestWorld::new();
     world.drive(from_envelope(&keyed("k"), &policy), &policy, &at_once(paid()));
     let mut other = from_envelope(&keyed("k"), &policy);
     other.digest = Digest::of(b"other arguments");
     world.drive(other, &policy, &at_once(paid()));
-    assert_eq!(would_have(&world), [ShadowDecision::Refused(Code::IdempotencyConflict)]);
+    assert_eq!(shadow_decisions(&world), [ShadowDecision::Refused(Code::IdempotencyConflict)]);
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn dedupe_in_shadow_is_not_blocked_by_a_closed_store() {
         let mut world = CallTestWorld::new();
         let (mut call, _) = world.begin_only(request(&policy), &policy);
         assert_eq!(name_of(&world.on(&mut call, CallEvent::Claimed(verdict))), "Run", "{code}");
-        assert_eq!(would_have(&world), [ShadowDecision::Refused(code)]);
+        assert_eq!(shadow_decisions(&world), [ShadowDecision::Refused(code)]);
     }
 }
 
@@ -271,11 +271,11 @@ fn a_withheld_refusal_is_reported_before_a_store_failure() {
     looping(&mut world, &request(&policy), &policy);
     world.store.faults = [Some(StoreFault::NotDone); 3].into();
     assert!(world.drive(request(&policy), &policy, &at_once(paid())).outcome.is_ok());
-    assert_eq!(would_have(&world), [ShadowDecision::Refused(Code::LoopDetected)]);
+    assert_eq!(shadow_decisions(&world), [ShadowDecision::Refused(Code::LoopDetected)]);
 }
 
 #[test]
-fn dedupe_in_shadow_never_passes_on_the_run_of_an_owner_that_is_gone() {
+fn dedupe_in_shadow_never_reuses_the_run_id_of_a_dead_owner() {
     let mut policy = policy(ToolClass::Idempotent);
     policy.modes.dedupe = EnforcementMode::Shadow;
     let mut world = CallTestWorld::new();
@@ -300,7 +300,7 @@ fn dedupe_in_shadow_never_answers_that_the_call_still_runs() {
         let (mut call, _) = world.begin(request(&policy), &policy);
         assert_eq!(world.wake(&mut call), NextStep::Stay, "{modes:?}");
         assert_eq!(
-            (world.now, would_have(&world)),
+            (world.now, shadow_decisions(&world)),
             (START + policy.time.attempt / 2, vec![ShadowDecision::Failed(Code::InFlight)])
         );
         assert!(call.wake_at().is_none_or(|at| at > world.now), "{modes:?}: it is reported once");
@@ -312,7 +312,7 @@ fn dedupe_in_shadow_never_answers_that_the_call_still_runs() {
 }
 
 #[test]
-fn dedupe_in_shadow_gives_back_nothing_but_what_it_claimed() {
+fn dedupe_in_shadow_releases_only_its_own_claim() {
     let mut policy = policy(ToolClass::Mutating);
     policy.modes.dedupe = EnforcementMode::Shadow;
     let mut world = CallTestWorld::new();
@@ -362,10 +362,10 @@ fn in_shadow_nothing_is_ended_and_nothing_is_held_back_for_want_of_a_place() {
     assert!(matches!(&step, NextStep::Run(run) if run.deadline.is_none()), "{step:?}");
     let (mut second, step) = world.begin(from_envelope(&keyed("l"), &policy), &policy);
     assert_eq!(name_of(&step), "Run");
-    assert_eq!(would_have(&world), [ShadowDecision::Refused(Code::Overloaded)]);
+    assert_eq!(shadow_decisions(&world), [ShadowDecision::Refused(Code::Overloaded)]);
     world.pass(policy.time.attempt);
     assert_eq!(world.on(&mut first, CallEvent::Woke(WakeReason::Time)), NextStep::Stay);
-    assert_eq!(would_have(&world), [ShadowDecision::Refused(Code::Overloaded), ShadowDecision::Cut]);
+    assert_eq!(shadow_decisions(&world), [ShadowDecision::Refused(Code::Overloaded), ShadowDecision::Cut]);
     assert_eq!(first.wake_at(), None, "it is reported once");
     for call in [&mut first, &mut second] {
         assert_eq!(name_of(&world.on(call, CallEvent::Ran(paid()))), "Finish");
@@ -382,7 +382,7 @@ fn in_shadow_an_abandoned_call_is_ended_as_in_enforce() {
         let (mut call, _) = world.begin(request(&policy), &policy);
         if times_out_first {
             assert_eq!(world.wake(&mut call), NextStep::Stay, "a caller waits");
-            assert_eq!((call.wake_at(), would_have(&world)), (None, vec![ShadowDecision::Cut]));
+            assert_eq!((call.wake_at(), shadow_decisions(&world)), (None, vec![ShadowDecision::Cut]));
         }
         world.on(&mut call, CallEvent::Disconnected(OtherWaiters::None));
         assert_eq!(
@@ -396,7 +396,7 @@ fn in_shadow_an_abandoned_call_is_ended_as_in_enforce() {
 }
 
 #[test]
-fn with_everything_off_a_call_goes_with_its_caller() {
+fn with_everything_off_a_call_is_cut_when_its_caller_disconnects() {
     for class in [ToolClass::ReadOnly, ToolClass::Mutating] {
         let mut policy = policy(class);
         policy.modes = MechanismModes::all(EnforcementMode::Off);
@@ -417,14 +417,14 @@ fn with_everything_off_a_call_goes_with_its_caller() {
 }
 
 #[test]
-fn the_guard_in_shadow_counts_what_the_tool_said_and_not_what_it_would_have_refused() {
+fn the_guard_in_shadow_counts_results_of_the_tool_and_not_its_own_refusals() {
     let mut policy = policy(ToolClass::Idempotent);
     policy.modes =
         MechanismModes { guard: EnforcementMode::Shadow, ..MechanismModes::all(EnforcementMode::Off) };
     let mut world = CallTestWorld::new();
     looping(&mut world, &request(&policy), &policy);
     assert!(world.drive(request(&policy), &policy, &at_once(paid())).outcome.is_ok());
-    assert_eq!(would_have(&world), [ShadowDecision::Refused(Code::LoopDetected)]);
+    assert_eq!(shadow_decisions(&world), [ShadowDecision::Refused(Code::LoopDetected)]);
     policy.modes.guard = EnforcementMode::Enforce;
     assert!(world.drive(request(&policy), &policy, &at_once(paid())).outcome.is_ok(), "it has worked since");
 }
@@ -447,7 +447,7 @@ fn a_withheld_refusal_is_checked_again_after_a_wait() {
         }
         assert_eq!(name_of(&world.on(&mut second, CallEvent::Woke(WakeReason::Changed))), "Run");
         let expected = still_loops.then_some(ShadowDecision::Refused(Code::LoopDetected));
-        assert_eq!(would_have(&world), expected.into_iter().collect::<Vec<_>>());
+        assert_eq!(shadow_decisions(&world), expected.into_iter().collect::<Vec<_>>());
     }
 }
 
@@ -459,7 +459,7 @@ fn in_shadow_a_host_that_is_silent_when_its_call_has_had_all_its_time_is_given_u
     let hosted = CallRequest { run_by: RunnerKind::Host, ..request(&policy) };
     let (mut call, _) = world.begin(hosted, &policy);
     assert_eq!(world.wake(&mut call), NextStep::Stay);
-    assert_eq!(would_have(&world), [ShadowDecision::Cut]);
+    assert_eq!(shadow_decisions(&world), [ShadowDecision::Cut]);
     assert_eq!(call.wake_at(), Some(START + policy.time.total));
     world.now = START + policy.time.total;
     world.on(&mut call, CallEvent::Progressed);

@@ -72,7 +72,7 @@ const REFUSALS: &[(&str, fn(&mut CallTestWorld, &mut CallRequest, &mut CallPolic
 ];
 
 #[test]
-fn a_refusal_looks_the_key_up_first_and_writes_nothing() {
+fn a_refusal_follows_a_lookup_of_the_key_and_writes_nothing() {
     for (name, refuse, expected) in REFUSALS {
         let mut policy = policy(ToolClass::Mutating);
         let mut request = request(&policy);
@@ -175,7 +175,7 @@ fn nothing_starts_after_the_callers_time_limit_and_a_running_attempt_continues()
 }
 
 #[test]
-fn a_refusal_without_a_key_needs_no_look() {
+fn a_refusal_without_a_key_needs_no_lookup() {
     let policy = policy(ToolClass::Mutating);
     let mut world = CallTestWorld::new();
     world.breaker.force_open(None, world.now);
@@ -213,7 +213,7 @@ fn refusals_are_never_replayed() {
 // ---- what may be retried (D4) ----
 
 #[test]
-fn what_a_failed_attempt_leads_to_depends_on_class_reach_and_nature() {
+fn the_step_after_a_failed_attempt_depends_on_class_reach_and_nature() {
     let certificate = || AttemptReport::Failure {
         fault: AttemptFault::new(
             FaultSource::Transport { error: TransportError::Tls, written: true },
@@ -318,7 +318,7 @@ fn a_tool_that_honours_keys_may_run_again_only_with_a_given_key() {
 }
 
 #[test]
-fn an_unknown_outcome_names_the_way_to_find_out() {
+fn an_unknown_outcome_has_the_configured_verification() {
     let mut policy = policy(ToolClass::Mutating);
     policy.verify = Some("list the payments of today".into());
     let mut world = CallTestWorld::new();
@@ -332,7 +332,7 @@ fn an_unknown_outcome_names_the_way_to_find_out() {
 // ---- when (D1, D3, D5) ----
 
 #[test]
-fn a_wait_that_the_other_side_asked_for_is_waited() {
+fn a_requested_retry_delay_is_respected() {
     let policy = policy(ToolClass::Mutating);
     let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
@@ -373,7 +373,7 @@ fn retries_of_a_dependency_are_limited_together() {
 }
 
 #[test]
-fn only_first_attempts_add_to_what_may_be_retried() {
+fn only_first_attempts_add_to_the_retry_budget() {
     let mut policy = policy(ToolClass::Idempotent);
     (policy.modes.breaker, policy.modes.guard) = (EnforcementMode::Off, EnforcementMode::Off);
     policy.retry.budget = BudgetPolicy { share: Ratio::percent(100), floor_per_second: 0 };
@@ -418,7 +418,7 @@ fn a_caller_that_allows_one_attempt_gets_the_failure_itself() {
 }
 
 #[test]
-fn a_server_that_has_forgotten_our_session_is_not_left_alone_for_it() {
+fn a_server_that_lost_its_session_does_not_open_the_breaker() {
     let mut policy = policy(ToolClass::Mutating);
     policy.breaker.consecutive = NonZeroU32::new(2);
     let mut world = CallTestWorld::new();
@@ -512,7 +512,7 @@ fn a_deadline_cuts_a_running_attempt() {
 // ---- the gateway ----
 
 #[test]
-fn at_the_gateway_a_long_call_is_answered_after_55_seconds_and_goes_on() {
+fn at_the_gateway_a_long_call_is_answered_after_55_seconds_and_continues() {
     for class in [ToolClass::Idempotent, ToolClass::Mutating] {
         let policy = policy(class).for_gateway();
         let mut world = CallTestWorld::new();
@@ -565,12 +565,12 @@ fn a_follower_waits_no_longer_than_its_own_caller_allows() {
         let mut world = CallTestWorld::new();
         world.begin(keyless(&policy), &policy);
         world.pass(SECOND);
-        let came = world.now;
+        let arrived = world.now;
         let mut request = keyless(&policy);
-        (request.limits.elapsed, request.limits.deadline) = (elapsed, deadline.map(|span| came + span));
+        (request.limits.elapsed, request.limits.deadline) = (elapsed, deadline.map(|span| arrived + span));
         let (mut follower, step) = world.begin(request, &policy);
         assert_eq!(name_of(&step), "Follow");
-        assert_eq!(follower.wake_at(), Some(came + waits), "{elapsed:?} {deadline:?}");
+        assert_eq!(follower.wake_at(), Some(arrived + waits), "{elapsed:?} {deadline:?}");
         finished(world.wake(&mut follower));
     }
 }
@@ -729,7 +729,7 @@ fn refusals_are_one_loop_for_the_guard_only_if_their_codes_are_the_same() {
 
 #[test]
 fn the_same_inputs_give_the_same_steps_and_notices_byte_for_byte() {
-    let story = |seed: u64| {
+    let run_with_seed = |seed: u64| {
         let policy = PolicyProfile::Standard.policy(ToolClass::Idempotent);
         let mut world = CallTestWorld::new();
         let mut trace = String::new();
@@ -758,6 +758,6 @@ fn the_same_inputs_give_the_same_steps_and_notices_byte_for_byte() {
         }
         format!("{trace}{:?}{:?}", world.notices, world.store)
     };
-    assert_eq!(story(7), story(7));
-    assert_ne!(story(7), story(8), "the seed decides the waits");
+    assert_eq!(run_with_seed(7), run_with_seed(7));
+    assert_ne!(run_with_seed(7), run_with_seed(8), "the seed decides the waits");
 }

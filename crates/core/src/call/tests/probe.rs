@@ -59,7 +59,7 @@ fn a_probe_that_another_process_won_is_not_made() {
 }
 
 #[test]
-fn where_the_store_cannot_be_asked_each_finds_out_for_itself() {
+fn if_the_store_is_unavailable_each_process_probes_for_itself() {
     let (mut world, policy) = (CallTestWorld::new(), policy(ToolClass::Mutating));
     open_until_now(&mut world, &policy);
     let mut call = probing(&mut world, &policy);
@@ -79,7 +79,7 @@ fn a_probe_whose_caller_left_returns_its_place_and_reports_it() {
 }
 
 #[test]
-fn a_probe_whose_deadline_passed_while_the_store_was_asked_is_not_made() {
+fn a_probe_whose_deadline_passed_during_the_store_request_is_not_made() {
     let (mut world, policy) = (CallTestWorld::new(), policy(ToolClass::Mutating));
     open_until_now(&mut world, &policy);
     let mut late = request(&policy);
@@ -109,7 +109,7 @@ fn a_call_can_be_the_probe_of_both_its_breakers() {
 }
 
 #[test]
-fn a_probe_that_the_coarser_breaker_refuses_leaves_its_place_to_the_next_call() {
+fn a_probe_that_the_coarser_breaker_refuses_leaves_its_slot_to_the_next_call() {
     let (mut world, policy) = (CallTestWorld::new(), policy(ToolClass::Mutating));
     world.dependency = Some(CircuitBreaker::default());
     open_until_now(&mut world, &policy);
@@ -124,7 +124,7 @@ fn a_probe_that_the_coarser_breaker_refuses_leaves_its_place_to_the_next_call() 
 }
 
 #[test]
-fn a_breaker_in_shadow_asks_for_no_probe() {
+fn a_breaker_in_shadow_requests_no_probe() {
     let (mut world, mut policy) = (CallTestWorld::new(), policy(ToolClass::Mutating));
     open_until_now(&mut world, &policy);
     policy.modes.breaker = EnforcementMode::Shadow;

@@ -110,8 +110,8 @@ fn tr_4_the_same_key_with_other_parameters_is_a_conflict_or_another_call() {
     policy.dedupe.conflict = KeyConflictPolicy::Separate;
     let mut world = CallTestWorld::new();
     world.post(&keyed("k"), &policy, &at_once(paid()));
-    let mine = AttemptReport::Success { output: answer("other"), concern: None };
-    let separate = world.post(&other, &policy, &at_once(mine));
+    let other_report = AttemptReport::Success { output: answer("other"), concern: None };
+    let separate = world.post(&other, &policy, &at_once(other_report));
     assert!(!separate.from_cache && separate.output == Some(answer("other")));
     assert_eq!(world.post(&keyed("k"), &policy, &[]).output, Some(answer("paid")));
     assert_eq!(world.post(&other, &policy, &[]).output, Some(answer("other")));
@@ -119,7 +119,7 @@ fn tr_4_the_same_key_with_other_parameters_is_a_conflict_or_another_call() {
 }
 
 #[test]
-fn tr_5_two_time_outs_and_a_success_are_three_attempts_with_spread_waits() {
+fn tr_5_two_timeouts_and_a_success_are_three_attempts_with_jittered_delays() {
     let policy = PolicyProfile::Standard.policy(ToolClass::Unknown);
     let mut world = CallTestWorld::new();
     let result = world.post(&keyed("k"), &policy, &[(MS, timed_out()), (MS, timed_out()), (MS, paid())]);
@@ -206,7 +206,7 @@ fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_call_fails_at_once(
 }
 
 #[test]
-fn tr_9_two_good_probes_close_the_breaker() {
+fn tr_9_two_successful_probes_close_the_breaker() {
     let policy = breaker_only(ToolClass::Mutating);
     let mut world = CallTestWorld::new();
     fail(&mut world, &policy, 5);
@@ -230,7 +230,7 @@ fn tr_9_two_good_probes_close_the_breaker() {
 }
 
 #[test]
-fn tr_10_a_failing_probe_opens_the_breaker_again_with_a_fresh_cool_down() {
+fn tr_10_a_failing_probe_opens_the_breaker_again_with_a_new_cooldown() {
     let policy = breaker_only(ToolClass::Mutating);
     let mut world = CallTestWorld::new();
     world.post(&keyed("before"), &policy, &at_once(paid()));

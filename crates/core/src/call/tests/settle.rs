@@ -32,7 +32,7 @@ fn failure(result: &CallResult) -> &CallFailure {
 }
 
 /// The caller has checked since it got the response.
-fn looked(world: &mut CallTestWorld) {
+fn verify_all(world: &mut CallTestWorld) {
     world.store.known.verified = world.store.records.iter().map(|record| record.owner.clone()).collect();
 }
 
@@ -80,7 +80,7 @@ fn an_obedient_caller_ends_with_its_work_done_once() {
     world.pass(4 * SECOND);
     let again = world.drive(at_child(&policy), &policy, &[]);
     assert_eq!((code(&again), failure(&again).retry_after), (Some(Code::OutcomeUnknown), Some(6 * SECOND)));
-    looked(&mut world);
+    verify_all(&mut world);
     let ran = world.drive(at_child(&policy), &policy, &at_once(paid()));
     assert!(ran.outcome.is_ok());
     assert_eq!(world.runs, 2, "the first of them had no effect, as the caller has seen");
@@ -168,7 +168,7 @@ fn an_ambiguous_error_is_reported_as_ambiguous() {
 }
 
 #[test]
-fn an_idempotent_call_that_answers_our_cut_is_tried_again() {
+fn an_idempotent_call_that_answers_a_cut_is_retried() {
     let mut policy = policy(ToolClass::Idempotent);
     policy.time.attempt = 10 * SECOND;
     let mut world = CallTestWorld::new();
@@ -268,7 +268,7 @@ fn a_caller_s_deadline_does_not_judge_a_tool_that_shows_signs_of_life() {
 }
 
 #[test]
-fn a_holder_knows_as_well_as_the_store_when_it_will_have_seen_the_end() {
+fn a_holder_and_the_store_have_the_same_time_for_the_observed_end() {
     let mut policy = child();
     policy.approval.when = ApprovalTrigger::Always;
     let mut world = CallTestWorld::new();
@@ -284,7 +284,7 @@ fn a_holder_knows_as_well_as_the_store_when_it_will_have_seen_the_end() {
 }
 
 #[test]
-fn when_the_end_will_have_been_seen_does_not_depend_on_how_the_clocks_of_two_machines_differ() {
+fn the_time_of_the_observed_end_does_not_depend_on_clock_differences() {
     let mut policy = child();
     policy.approval.when = ApprovalTrigger::Always;
     for (behind, ahead) in
@@ -325,7 +325,7 @@ fn an_attempt_that_was_cut_before_it_could_be_sent_gives_its_places_back() {
 }
 
 #[test]
-fn an_attempt_whose_end_is_seen_after_the_cut_gives_its_places_back() {
+fn an_attempt_whose_end_is_observed_after_the_cut_releases_its_slots() {
     let mut policy = child();
     policy.time.attempt = 5 * SECOND;
     policy.limits.concurrency = Some(NonZeroU32::MIN);
@@ -361,7 +361,7 @@ fn a_driver_that_ends_leaves_the_rest_to_others() {
 /// The store was unavailable when the attempt was cut, and available when its process ended, which had not seen the
 /// end. The record settles no sooner than if the process had died, however short the time for ends that cannot be seen.
 #[test]
-fn a_driver_that_ends_before_the_end_was_seen_does_not_say_that_it_was() {
+fn a_driver_that_ends_before_the_end_was_observed_does_not_record_it_as_observed() {
     for linger in [SECOND, 30 * SECOND] {
         let mut policy = child();
         policy.time.attempt = 5 * SECOND;
@@ -386,7 +386,7 @@ fn a_driver_that_ends_before_the_end_was_seen_does_not_say_that_it_was() {
 }
 
 #[test]
-fn an_unseen_end_is_announced_by_time() {
+fn an_unobserved_end_settles_by_time() {
     let mut policy = child();
     policy.time.attempt = 5 * SECOND;
     let mut world = CallTestWorld::new();
@@ -485,7 +485,7 @@ fn an_unknown_outcome_that_the_store_could_not_take_is_recorded_as_soon_as_it_ca
 }
 
 #[test]
-fn a_record_that_is_another_s_by_then_is_left_alone() {
+fn a_record_that_has_another_owner_by_then_is_not_changed() {
     let policy = policy(ToolClass::Mutating);
     let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(keyless(&policy), &policy);
@@ -501,7 +501,7 @@ fn a_record_that_is_another_s_by_then_is_left_alone() {
 }
 
 #[test]
-fn the_guard_does_not_count_what_an_obedient_caller_does() {
+fn the_guard_does_not_count_repeats_at_the_announced_time() {
     let mut policy = child();
     (policy.modes.trust, policy.modes.breaker) = (EnforcementMode::Off, EnforcementMode::Off);
     let mut world = CallTestWorld::new();
@@ -517,7 +517,7 @@ fn the_guard_does_not_count_what_an_obedient_caller_does() {
 }
 
 #[test]
-fn a_place_is_given_back_when_nothing_can_happen_any_more() {
+fn a_slot_is_released_when_the_call_can_no_longer_take_effect() {
     let mut policy = policy(ToolClass::Mutating);
     policy.limits.concurrency = std::num::NonZero::new(1);
     let mut world = CallTestWorld::new();
@@ -560,7 +560,7 @@ fn an_unrecorded_outcome_is_recorded_later_with_the_announced_time() {
 }
 
 #[test]
-fn a_store_that_is_away_does_not_keep_the_caller_from_its_answer() {
+fn an_unavailable_store_does_not_keep_the_answer_from_the_caller() {
     let mut policy = child();
     policy.time.attempt = 5 * SECOND;
     let mut world = CallTestWorld::new();
@@ -576,7 +576,7 @@ fn a_store_that_is_away_does_not_keep_the_caller_from_its_answer() {
 }
 
 #[test]
-fn an_approval_is_given_back_when_nothing_was_started() {
+fn an_approval_is_returned_when_nothing_was_started() {
     let mut policy = policy(ToolClass::Mutating);
     policy.approval.when = ApprovalTrigger::Always;
     let mut world = CallTestWorld::new();
@@ -595,7 +595,7 @@ fn an_approval_is_given_back_when_nothing_was_started() {
 }
 
 #[test]
-fn a_tool_that_is_blocked_while_its_caller_is_asked_does_not_run_on_the_caller_s_yes() {
+fn a_tool_that_is_blocked_during_an_approval_request_does_not_run_on_approval() {
     let mut policy = policy(ToolClass::Mutating);
     policy.approval.when = ApprovalTrigger::Always;
     let mut world = CallTestWorld::new();
@@ -641,7 +641,7 @@ fn the_record_keeps_the_last_attempts() {
 }
 
 #[test]
-fn a_caller_that_withdraws_while_the_end_is_waited_for_leaves_nothing_open() {
+fn a_caller_that_cancels_before_the_end_is_observed_leaves_nothing_open() {
     // Nothing of the attempt is left to be seen.
     let policy = child();
     let mut world = CallTestWorld::new();

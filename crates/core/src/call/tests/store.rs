@@ -8,7 +8,7 @@ fn down(world: &mut CallTestWorld, operations: usize, fault: StoreFault) {
 }
 
 #[test]
-fn a_call_goes_on_without_the_store_where_a_second_run_does_no_harm() {
+fn a_call_continues_without_the_store_if_a_second_run_is_harmless() {
     use StoreFailurePolicy::{GoOn, Refuse};
     use ToolClass::{Idempotent, Mutating, ReadOnly, Unknown};
     let critical = json!({ "payload": { "callHints": { "safetyCritical": true } } });
@@ -57,7 +57,7 @@ fn a_call_goes_on_without_the_store_where_a_second_run_does_no_harm() {
 /// A turn took a refusal by the breaker as proof that nothing had run, and had another tool do the job again. The first
 /// tool had done it in an earlier submission, and the store was unavailable.
 #[test]
-fn a_refusal_without_a_lookup_says_so_if_a_result_may_exist() {
+fn a_refusal_without_a_lookup_reports_that_a_result_may_exist() {
     for (class, keyless, expected) in [
         (ToolClass::Mutating, false, Code::StoreUnavailable),
         (ToolClass::Mutating, true, Code::CircuitOpen),
@@ -80,7 +80,7 @@ fn a_refusal_without_a_lookup_says_so_if_a_result_may_exist() {
 
 /// The call continues without the store, and then finds the breaker open.
 #[test]
-fn a_refusal_of_a_call_that_went_on_without_the_store_says_so_too() {
+fn a_refusal_of_a_keyed_call_that_continued_without_the_store_reports_the_store() {
     for (keyless, expected) in [(false, Code::StoreUnavailable), (true, Code::CircuitOpen)] {
         let policy = policy(ToolClass::Idempotent);
         let mut world = CallTestWorld::new();
@@ -94,7 +94,7 @@ fn a_refusal_of_a_call_that_went_on_without_the_store_says_so_too() {
 }
 
 #[test]
-fn at_the_gateway_an_explicit_key_needs_the_store_whatever_the_class() {
+fn at_the_gateway_an_explicit_key_needs_the_store_for_every_class() {
     for class in [ToolClass::ReadOnly, ToolClass::Idempotent, ToolClass::Unknown, ToolClass::Mutating] {
         let policy = policy(class).for_gateway();
         let mut world = CallTestWorld::new();
@@ -123,7 +123,7 @@ fn a_claim_whose_answer_was_lost_is_repeated_under_the_same_token_and_found() {
 
 /// A release after the end would delete an unknown outcome, and the call would be made again.
 #[test]
-fn a_claim_that_the_call_went_on_with_is_not_given_back_when_it_ends() {
+fn a_claim_that_the_call_continued_with_is_not_released_when_it_ends() {
     for (class, unanswered) in
         [(ToolClass::Mutating, 1), (ToolClass::Mutating, 2), (ToolClass::Idempotent, 1 + CLAIM_REPEATS)]
     {
@@ -133,8 +133,8 @@ fn a_claim_that_the_call_went_on_with_is_not_given_back_when_it_ends() {
         let (mut call, step) = world.begin(keyless(&policy), &policy);
         assert_eq!(name_of(&step), "Run");
         let (_, deferred) = finished_with_deferred(world.on(&mut call, CallEvent::Ran(paid())));
-        let given_back = deferred.iter().any(|write| matches!(write, DeferredWrite::Release(_)));
-        assert!(!given_back, "{class:?}, {unanswered} without an answer: {deferred:?}");
+        let released = deferred.iter().any(|write| matches!(write, DeferredWrite::Release(_)));
+        assert!(!released, "{class:?}, {unanswered} without an answer: {deferred:?}");
     }
 }
 
@@ -153,7 +153,7 @@ fn a_claim_that_was_given_up_keeps_its_release_until_it_is_through() {
 }
 
 #[test]
-fn a_release_that_fails_is_kept() {
+fn a_release_that_fails_is_deferred() {
     let policy = policy(ToolClass::Mutating);
     let mut world = CallTestWorld::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
@@ -166,7 +166,7 @@ fn a_release_that_fails_is_kept() {
 }
 
 #[test]
-fn an_answer_that_could_not_be_saved_is_kept_and_the_caller_gets_it() {
+fn an_answer_that_could_not_be_saved_is_deferred_and_returned_to_the_caller() {
     for fault in [StoreFault::NotDone, StoreFault::Unanswered] {
         let policy = policy(ToolClass::Mutating);
         let mut world = CallTestWorld::new();
@@ -271,7 +271,7 @@ fn a_call_that_cannot_renew_starts_nothing_and_keeps_its_release() {
 }
 
 #[test]
-fn a_claim_that_was_lost_before_the_start_is_looked_at_again_as_a_waiter_would() {
+fn a_claim_that_was_lost_before_the_start_is_claimed_again_or_followed() {
     let mut policy = policy(ToolClass::Mutating);
     policy.approval.when = ApprovalTrigger::Always;
     let request = from_envelope_on(&keyed("k"), &policy, ApprovalChannel::Interactive);
@@ -315,7 +315,7 @@ fn a_full_store_answers_overloaded() {
 }
 
 #[test]
-fn a_run_whose_owner_is_gone_is_taken_over_if_safe_and_unknown_if_not() {
+fn a_run_of_a_dead_owner_is_taken_over_if_safe_and_unknown_if_not() {
     for (class, expected) in [(ToolClass::Idempotent, "Run"), (ToolClass::Mutating, "Finish")] {
         let mut policy = policy(class);
         policy.settling.linger = 20 * SECOND;
@@ -344,7 +344,7 @@ fn a_run_whose_owner_is_gone_is_taken_over_if_safe_and_unknown_if_not() {
 }
 
 #[test]
-fn a_start_that_cannot_be_written_goes_on_where_a_second_run_does_no_harm() {
+fn a_start_that_cannot_be_written_continues_if_a_second_run_is_harmless() {
     use StoreFailurePolicy::{GoOn, Refuse};
     use ToolClass::{Idempotent, Mutating, ReadOnly, Unknown};
     for (class, unknown, critical, runs) in [
@@ -424,7 +424,7 @@ fn nothing_more_starts_after_others_got_an_unknown_outcome() {
 }
 
 #[test]
-fn a_claim_does_not_say_that_an_attempt_was_sent_while_approval_is_pending() {
+fn a_claim_is_not_marked_as_started_while_approval_is_pending() {
     let policy = policy(ToolClass::Mutating);
     let mut world = CallTestWorld::new();
     let request = from_envelope_on(&keyed("k"), &policy, ApprovalChannel::Interactive);
@@ -494,7 +494,7 @@ fn a_frozen_call_declared_unknown_runs_nothing_and_releases_its_claim() {
 }
 
 #[test]
-fn a_renewal_of_an_earlier_claim_says_nothing_about_this_one() {
+fn a_renewal_of_an_earlier_claim_does_not_affect_the_current_one() {
     // A first claim is lost before its start, and the call gets a second one. Then the answer to a renewal of the first
     // one arrives.
     let mut policy = policy(ToolClass::Mutating);
@@ -547,7 +547,7 @@ fn a_claim_that_was_lost_and_made_again_is_the_call_s_own() {
 }
 
 #[test]
-fn a_lease_is_counted_from_when_the_store_was_asked_not_from_its_answer() {
+fn a_lease_is_counted_from_the_store_request_not_from_its_answer() {
     let mut policy = policy(ToolClass::Idempotent);
     policy.dedupe.keep.lease = SECOND;
     // The claim was sent at the start; its answer took most of the lease.
@@ -621,7 +621,7 @@ fn a_claim_declared_unknown_before_it_was_answered_is_reported_as_never_sent() {
 }
 
 #[test]
-fn a_claim_without_an_answer_is_given_back_when_its_repeat_finds_the_answer_of_another() {
+fn a_claim_without_an_answer_is_released_when_its_repeat_finds_the_result_of_another_call() {
     let policy = policy(ToolClass::Mutating);
     let mut world = CallTestWorld::new();
     let (mut first, _) = world.begin(request(&policy), &policy);
@@ -645,7 +645,7 @@ fn a_claim_without_an_answer_is_given_back_when_its_repeat_finds_the_answer_of_a
 }
 
 #[test]
-fn a_claim_that_could_not_be_given_back_keeps_its_release() {
+fn a_claim_that_could_not_be_released_keeps_its_release() {
     for leaves in [CallEvent::StoreFailed(StoreFault::NotDone), CallEvent::Cancelled(OtherWaiters::None)] {
         let policy = policy(ToolClass::Mutating);
         let mut world = CallTestWorld::new();

@@ -133,7 +133,7 @@ const VARIANTS: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn every_state_answers_every_event_as_the_table_says() {
+fn every_state_answers_every_event_as_in_the_table() {
     for (state, row) in STATES.iter().zip(TABLE) {
         for (event, expected) in EVENTS.iter().zip(row) {
             check(state, event, expected);
@@ -142,7 +142,7 @@ fn every_state_answers_every_event_as_the_table_says() {
 }
 
 #[test]
-fn the_content_of_an_event_leads_where_the_variants_say() {
+fn the_content_of_an_event_selects_the_listed_step() {
     for (state, event, expected) in VARIANTS {
         check(state, event, expected);
     }
@@ -213,10 +213,10 @@ fn in_state(state: &str) -> (CallTestWorld, Call) {
         let claimed = match state {
             "AwaitingEnd" => event("Claimed unknown, soon over", &world, &call),
             _ => {
-                let mine = event("Claimed", &world, &call);
+                let acquired = event("Claimed", &world, &call);
                 // Trust is lost while the claim is in transit.
                 Arc::make_mut(&mut call.policy).approval.when = ApprovalTrigger::Always;
-                mine
+                acquired
             }
         };
         world.on_only(&mut call, claimed).unwrap();
@@ -261,8 +261,11 @@ fn event(name: &str, world: &CallTestWorld, call: &Call) -> CallEvent {
     let claim = call
         .claim(ClaimIntent::Take { started: !name.ends_with("not started") }, ClaimRole::Fresh, world.now)
         .unwrap();
-    let mine = decide_claim(&claim, FoundRecords::default(), &LocalKnowledge::default(), world.now).verdict;
-    let ClaimVerdict::Acquired(record) = mine.clone() else { panic!("a claim that finds nothing is mine") };
+    let acquired =
+        decide_claim(&claim, FoundRecords::default(), &LocalKnowledge::default(), world.now).verdict;
+    let ClaimVerdict::Acquired(record) = acquired.clone() else {
+        panic!("a claim that finds nothing is mine")
+    };
     let replay = crate::dedupe::ReplayedResult {
         answer: Ok(Some(answer("paid"))),
         reason: crate::dedupe::ReplayReason::SameKey,
@@ -283,7 +286,7 @@ fn event(name: &str, world: &CallTestWorld, call: &Call) -> CallEvent {
     };
     let unknown = |end| unknown_of(&another_s, end);
     match name {
-        "Claimed" | "Claimed mine, not started" => CallEvent::Claimed(mine),
+        "Claimed" | "Claimed mine, not started" => CallEvent::Claimed(acquired),
         "Claimed nothing" => CallEvent::Claimed(ClaimVerdict::Nothing),
         "Claimed full" => CallEvent::Claimed(ClaimVerdict::Full),
         "Claimed follow" => CallEvent::Claimed(ClaimVerdict::Follow(record.key)),
@@ -302,7 +305,7 @@ fn event(name: &str, world: &CallTestWorld, call: &Call) -> CallEvent {
         "Answered denied" => CallEvent::Answered(ApprovalOutcome::Denied),
         "Answered nobody" => CallEvent::Answered(ApprovalOutcome::Unreachable),
         "Answered by asking the caller" => {
-            CallEvent::Answered(ApprovalOutcome::PutToCaller(answer("may it run?")))
+            CallEvent::Answered(ApprovalOutcome::ReturnedToCaller(answer("may it run?")))
         }
         "Spent" => CallEvent::Spent(SpendVerdict::Spent),
         "Spent already mine" => CallEvent::Spent(SpendVerdict::AlreadyMine),

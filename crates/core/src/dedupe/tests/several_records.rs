@@ -12,7 +12,7 @@ fn equal_run(state: DedupeState) -> DedupeRecord {
 }
 
 #[test]
-fn a_dispatch_that_runs_or_has_its_answer_does_not_look_at_an_equal_run() {
+fn a_dispatch_that_runs_or_has_its_answer_ignores_an_equal_run() {
     let equal = equal_run(DedupeState::Done(Some(output())));
     let verdict = |own: &DedupeRecord| {
         let found = FoundRecords { own: found(own), indexed: found(&equal), followed: None };
@@ -27,7 +27,7 @@ fn a_dispatch_that_runs_or_has_its_answer_does_not_look_at_an_equal_run() {
 }
 
 #[test]
-fn a_repeated_failed_dispatch_gets_no_result_delivered_elsewhere() {
+fn a_repeated_failed_dispatch_gets_no_result_that_another_caller_received() {
     let failed = record(ClaimTestColumn::CallId, DedupeState::Failed(failure(true)));
     let arrived = DedupeRecord { delivered: Some(NOW), ..equal_run(DedupeState::Done(Some(output()))) };
     let found = FoundRecords { own: found(&failed), indexed: found(&arrived), followed: None };
@@ -71,7 +71,7 @@ fn a_waiter_keeps_its_record_while_it_runs_or_has_ended() {
 }
 
 #[test]
-fn a_waiter_whose_record_is_gone_finds_its_own_before_an_equal_one() {
+fn a_waiter_whose_record_was_removed_finds_its_own_before_an_equal_one() {
     let own = record(ClaimTestColumn::CallId, DedupeState::Done(Some(output())));
     let equal = equal_run(DedupeState::Inflight);
     let waiter =

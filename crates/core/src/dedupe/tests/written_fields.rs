@@ -11,7 +11,7 @@ fn put(write: RecordWrite) -> DedupeRecord {
 
 #[test]
 fn a_start_changes_only_its_own_fields() {
-    let claimed = DedupeRecord { started: false, ..mine(DedupeState::Inflight) };
+    let claimed = DedupeRecord { started: false, ..own_record(DedupeState::Inflight) };
     let started = put(decide_start(&owner(2), Some(&claimed), NOW).write);
     assert_eq!(started, DedupeRecord { started: true, version: 8, updated: NOW, ..claimed });
 }
@@ -19,7 +19,7 @@ fn a_start_changes_only_its_own_fields() {
 #[test]
 fn a_renewal_extends_lease_and_lifetime_and_nothing_else() {
     let keep = DedupePolicy::default().keep;
-    let claimed = mine(DedupeState::Inflight);
+    let claimed = own_record(DedupeState::Inflight);
     let (lease, expires) = (Lease::Until(NOW + keep.lease), Some(NOW + keep.open));
     let renewed = put(decide_renew(&claimed, &keep, Some(&claimed), RecordAbsence::Removed, NOW).write);
     assert_eq!(renewed, DedupeRecord { lease, expires, updated: NOW, version: 8, ..claimed.clone() });
@@ -32,7 +32,7 @@ fn a_renewal_extends_lease_and_lifetime_and_nothing_else() {
 #[test]
 fn a_version_after_a_loss_is_above_every_version_before_it() {
     let saved = |version| {
-        let claimed = Arc::new(DedupeRecord { version, ..mine(DedupeState::Inflight) });
+        let claimed = Arc::new(DedupeRecord { version, ..own_record(DedupeState::Inflight) });
         let save = SaveRequest { claimed, ..save(RunOutcome::Done(None)) };
         put(decide_save(&save, None, None, NOW).write).version
     };
@@ -42,7 +42,7 @@ fn a_version_after_a_loss_is_above_every_version_before_it() {
 
 #[test]
 fn a_saved_result_marks_the_record_as_started() {
-    let unmarked = DedupeRecord { started: false, ..mine(DedupeState::Inflight) };
+    let unmarked = DedupeRecord { started: false, ..own_record(DedupeState::Inflight) };
     let saved = put(decide_save(&save(RunOutcome::Done(None)), Some(&unmarked), None, NOW).write);
     assert!(saved.started);
     assert_eq!((saved.updated, saved.version), (NOW, 8));
@@ -50,15 +50,17 @@ fn a_saved_result_marks_the_record_as_started() {
 
 #[test]
 fn a_delivery_before_the_end_does_not_count_for_the_final_response() {
-    let early =
-        DedupeRecord { delivered: Some(NOW.before(SECOND)), ..mine(settles(SettleTime::WhenOwnerReports)) };
+    let early = DedupeRecord {
+        delivered: Some(NOW.before(SECOND)),
+        ..own_record(settles(SettleTime::WhenOwnerReports))
+    };
     let saved = put(decide_save(&save(unknown_ending()), Some(&early), None, NOW).write);
     assert_eq!(saved.delivered, None);
 }
 
 #[test]
 fn a_late_result_is_not_delivered_by_an_unknown_outcome() {
-    let delivered = DedupeRecord { delivered: Some(NOW.before(SECOND)), ..mine(settled()) };
+    let delivered = DedupeRecord { delivered: Some(NOW.before(SECOND)), ..own_record(settled()) };
     for ending in [RunOutcome::Done(Some(output())), RunOutcome::Failed(failure(true))] {
         let saved = put(decide_save(&save(ending), Some(&delivered), None, NOW).write);
         assert_eq!(saved.delivered, None, "{:?}", saved.state);
@@ -67,7 +69,7 @@ fn a_late_result_is_not_delivered_by_an_unknown_outcome() {
 
 #[test]
 fn a_delivery_mark_changes_nothing_but_the_mark() {
-    let done = mine(DedupeState::Done(Some(output())));
+    let done = own_record(DedupeState::Done(Some(output())));
     let marked = put(decide_delivered(&done.receipt(), NOW, Some(&done)));
     assert_eq!(marked, DedupeRecord { delivered: Some(NOW), version: 8, ..done });
 }
@@ -75,7 +77,7 @@ fn a_delivery_mark_changes_nothing_but_the_mark() {
 #[test]
 fn a_resolved_result_is_not_delivered() {
     let rules = DedupeRules::from(&policy());
-    let delivered = DedupeRecord { delivered: Some(NOW.before(SECOND)), ..mine(settled()) };
+    let delivered = DedupeRecord { delivered: Some(NOW.before(SECOND)), ..own_record(settled()) };
     let ran = put(decide_resolve(
         &by_hand(Resolution::Ran),
         Some((&delivered, LeaseOwnerState::Alive)),
@@ -111,7 +113,7 @@ fn an_outcome_that_becomes_unknown_is_held_by_policy_or_because_its_record_was()
 #[test]
 fn an_unknown_outcome_is_stored_with_all_its_details() {
     for settles in [SettleTime::WhenOwnerReports, SettleTime::By(NOW + SECOND), SettleTime::Settled] {
-        let before = mine(DedupeState::Unknown(UnknownOutcome {
+        let before = own_record(DedupeState::Unknown(UnknownOutcome {
             settles,
             observed: UnknownOutcomeReason::ConnectionLost,
             details: Some("reset by peer".into()),
@@ -123,7 +125,7 @@ fn an_unknown_outcome_is_stored_with_all_its_details() {
 
 #[test]
 fn a_failure_is_stored_with_all_its_fields() {
-    let before = mine(DedupeState::Failed(CallFailure {
+    let before = own_record(DedupeState::Failed(CallFailure {
         rule: Some("http.429".into()),
         verify: Some("list the payments".into()),
         retry_after: Some(Duration::from_millis(1500)),
@@ -136,13 +138,13 @@ fn a_failure_is_stored_with_all_its_fields() {
 #[test]
 fn an_output_of_any_size_is_stored_unchanged() {
     let content = RawJson::string(&"x".repeat(100_000));
-    let before = mine(DedupeState::Done(Some(ToolOutput { content, metadata: None })));
+    let before = own_record(DedupeState::Done(Some(ToolOutput { content, metadata: None })));
     assert_eq!(DedupeRecord::from_json(&before.to_json()).unwrap(), before);
 }
 
 #[test]
 fn a_record_without_attempts_stores_none() {
-    let text = mine(DedupeState::Inflight).to_json();
+    let text = own_record(DedupeState::Inflight).to_json();
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(json.get("execution"), None);
 }

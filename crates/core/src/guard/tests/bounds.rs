@@ -138,7 +138,7 @@ fn any_policy() -> impl Strategy<Value = GuardPolicy> {
 
 proptest! {
     #[test]
-    fn whatever_happened_a_call_is_let_through_in_the_end(
+    fn every_refused_call_eventually_runs(
         policy in any_policy(),
         history in prop::collection::vec(any_step(), 0..40),
         call in any_step(),
@@ -147,21 +147,21 @@ proptest! {
         session.steps(&history);
         // A turn named by the host ends when the host ends it. Any other refusal ends by itself, also for a model that
         // keeps calling without pause.
-        let stubborn = GuardTestStep { after: 20, turn: call.turn.and(Some("new")), ..call };
-        let tries = policy.longest_hold.as_secs() / stubborn.after + 2;
-        let let_through = (0..tries).any(|_| {
-            session.now = session.now + Duration::from_secs(stubborn.after);
-            let tool = tool(stubborn.tool);
-            let turn = stubborn.turn.map(|turn| TurnId::new(turn).unwrap());
-            let call = GuardedCall { tool: &tool, arguments: Digest::of(stubborn.arguments.as_bytes()), turn: turn.as_ref() };
+        let repeated_call = GuardTestStep { after: 20, turn: call.turn.and(Some("new")), ..call };
+        let tries = policy.longest_hold.as_secs() / repeated_call.after + 2;
+        let was_admitted = (0..tries).any(|_| {
+            session.now = session.now + Duration::from_secs(repeated_call.after);
+            let tool = tool(repeated_call.tool);
+            let turn = repeated_call.turn.map(|turn| TurnId::new(turn).unwrap());
+            let call = GuardedCall { tool: &tool, arguments: Digest::of(repeated_call.arguments.as_bytes()), turn: turn.as_ref() };
             let refusal = session.guard.would_refuse(&policy, call, session.now);
             // Within the new turn the refusals themselves reach the limit. That is not tested here.
-            if stubborn.turn.is_none() {
+            if repeated_call.turn.is_none() {
                 return session.guard.check(&policy, call, session.now).is_ok();
             }
             refusal.is_none()
         });
-        prop_assert!(let_through);
+        prop_assert!(was_admitted);
     }
 
     #[test]
@@ -206,7 +206,7 @@ fn a_trace_is_a_turn_from_its_second_call_on_and_only_the_newest_are_known() {
 }
 
 #[test]
-fn memory_stays_bounded_whatever_a_model_and_its_host_do() {
+fn memory_stays_bounded_for_every_sequence_of_calls() {
     let policy = GuardPolicy {
         per_turn: NonZeroU32::MAX,
         repeated_success: RepeatedSuccessPolicy::Warn(NonZeroU32::MIN),

@@ -156,7 +156,7 @@ fn tg_1_an_identical_failure_loop_is_broken_after_the_second_call() {
 }
 
 #[test]
-fn who_is_stopped_can_be_seen_and_set_free() {
+fn stopped_sessions_are_listed_and_can_be_released() {
     let mut session = GuardSession::new();
     let stopped = |session: &GuardSession| session.guard.stopped(&session.policy, session.now);
     assert_eq!(stopped(&session), []);
@@ -189,7 +189,7 @@ fn who_is_stopped_can_be_seen_and_set_free() {
 }
 
 #[test]
-fn a_tool_that_is_another_one_now_is_forgotten_and_others_are_not() {
+fn resetting_a_replaced_tool_leaves_other_tools_unchanged() {
     let mut session = GuardSession::new();
     let (bad, same) = (unknown("raed", "{}"), fails("same", "{}", DOWN));
     session.steps(&[bad, bad, same, same]);
@@ -202,7 +202,7 @@ fn a_tool_that_is_another_one_now_is_forgotten_and_others_are_not() {
 }
 
 #[test]
-fn repeats_and_alternations_of_a_forgotten_tool_restart_and_those_of_others_continue() {
+fn repeats_and_alternations_of_a_reset_tool_restart_and_those_of_others_continue() {
     let poll = ok("poll", "{}").gives(&[1; 32]);
     let two = NonZeroU32::new(2).unwrap();
     for (forgotten, expected) in [("poll", "ran"), ("other", "ran repeated_success")] {
@@ -227,10 +227,11 @@ fn repeats_and_alternations_of_a_forgotten_tool_restart_and_those_of_others_cont
 fn tg_2_the_fifth_failure_of_a_turn_stops_the_turn() {
     let mut session = GuardSession::new();
     let tools = ["a", "b", "c", "d", "e"];
-    let came: Vec<GuardVerdict> = tools.map(|name| session.step(fails(name, "{}", name).turn("1"))).into();
-    assert!(came[..4].iter().all(|came| came.short() == "ran"));
-    assert_eq!(came[4].short(), "ran turn_limit");
-    assert!(came[4].text().contains("[TOOL ERROR LIMIT] 5 tool calls"), "{}", came[4].text());
+    let verdicts: Vec<GuardVerdict> =
+        tools.map(|name| session.step(fails(name, "{}", name).turn("1"))).into();
+    assert!(verdicts[..4].iter().all(|verdict| verdict.short() == "ran"));
+    assert_eq!(verdicts[4].short(), "ran turn_limit");
+    assert!(verdicts[4].text().contains("[TOOL ERROR LIMIT] 5 tool calls"), "{}", verdicts[4].text());
     let GuardVerdict::Refused(refusal) = session.step(ok("f", "{}").turn("1")) else {
         panic!("a sixth call ran")
     };
@@ -252,7 +253,7 @@ fn tg_3_successes_do_not_count_towards_any_limit() {
 }
 
 #[test]
-fn tg_4_only_deterministic_mistakes_are_marked_as_not_worth_a_retry() {
+fn tg_4_only_deterministic_errors_are_marked_as_not_worth_a_retry() {
     let mut session = GuardSession::new();
     assert!(session.step(malformed("read", "{}", MISSING)).text().contains("[NON-RETRYABLE]"));
     assert!(session.step(unknown("raed", "{}")).text().contains("[NON-RETRYABLE]"));
@@ -293,7 +294,7 @@ fn d20_every_rule() {
     let same = fails("same", "{}", DOWN);
     let read = malformed("read", "{}", MISSING);
     let other = ok("other", "{}");
-    let stories: &[(&str, &[(GuardTestStep, &str)])] = &[
+    let cases: &[(&str, &[(GuardTestStep, &str)])] = &[
         (
             "another identical call is refused at once",
             &[(same, "ran"), (same, "ran loop"), (same, "refused loop"), (same, "refused loop")],
@@ -489,9 +490,9 @@ fn d20_every_rule() {
             ],
         ),
     ];
-    for (name, story) in stories {
+    for (name, expected_steps) in cases {
         let mut session = GuardSession::new();
-        for (number, (step, expected)) in story.iter().enumerate() {
+        for (number, (step, expected)) in expected_steps.iter().enumerate() {
             assert_eq!(session.step(*step).short(), *expected, "{name}, step {}", number + 1);
         }
     }
@@ -508,8 +509,8 @@ fn d20_each_hold_is_twice_as_long_as_the_one_before_up_to_the_longest() {
     let same = fails("same", "{}", DOWN).turn("1");
     assert_eq!(session.steps(&[same, same]), ["ran", "ran loop"]);
     for hold in [60, 120, 200, 200] {
-        let last_moments = [same.after(hold - 1), same.after(1), same.after(0)];
-        assert_eq!(session.steps(&last_moments), ["refused loop", "ran loop", "refused loop"], "{hold} s");
+        let last_steps = [same.after(hold - 1), same.after(1), same.after(0)];
+        assert_eq!(session.steps(&last_steps), ["refused loop", "ran loop", "refused loop"], "{hold} s");
     }
 }
 
@@ -528,7 +529,7 @@ fn a_try_without_a_result_does_not_lock_the_call_out() {
 
 /// Checks overlapping calls, which `step` cannot express.
 #[test]
-fn d20_what_happens_while_a_try_is_in_flight() {
+fn d20_one_success_allows_one_trial_and_the_hold_counts_from_its_failure() {
     let held_session = || {
         let mut session =
             GuardSession::under(GuardPolicy { per_turn: NonZeroU32::MAX, ..GuardPolicy::default() });
@@ -603,9 +604,12 @@ fn the_warning_of_a_guessed_turn_claims_no_limit() {
 fn the_refusal_that_is_the_fifth_failure_names_the_limit_as_well() {
     let mut session = GuardSession::new();
     let same = fails("same", "{}", DOWN).turn("1");
-    let came: Vec<GuardVerdict> = (0..5).map(|_| session.step(same)).collect();
-    assert!(!came[3].text().contains("[TOOL ERROR LIMIT]"));
-    assert!(came[4].text().contains("[LOOP DETECTED]") && came[4].text().contains("[TOOL ERROR LIMIT] 5 "));
+    let verdicts: Vec<GuardVerdict> = (0..5).map(|_| session.step(same)).collect();
+    assert!(!verdicts[3].text().contains("[TOOL ERROR LIMIT]"));
+    assert!(
+        verdicts[4].text().contains("[LOOP DETECTED]")
+            && verdicts[4].text().contains("[TOOL ERROR LIMIT] 5 ")
+    );
 }
 
 #[test]
@@ -615,7 +619,7 @@ fn repeated_successes_are_ignored_reported_or_refused_by_policy() {
     let changed = ok("poll", "{}").gives(&[2; 32]);
     let failed = fails("poll", "{}", DOWN);
     let other = ok("other", "{}").gives(&[3; 32]);
-    for (repeated_success, steps, came) in [
+    for (repeated_success, steps, verdicts) in [
         (RepeatedSuccessPolicy::Ignore, vec![poll; 4], vec!["ran"; 4]),
         (
             RepeatedSuccessPolicy::Warn(three),
@@ -646,7 +650,7 @@ fn repeated_successes_are_ignored_reported_or_refused_by_policy() {
         ),
     ] {
         let mut session = GuardSession::under(GuardPolicy { repeated_success, ..GuardPolicy::default() });
-        assert_eq!(session.steps(&steps), came, "{repeated_success:?}");
+        assert_eq!(session.steps(&steps), verdicts, "{repeated_success:?}");
     }
 }
 
@@ -688,7 +692,7 @@ fn a_replayed_failure_counts_although_nothing_began() {
 }
 
 #[test]
-fn a_look_ahead_counts_nothing_and_spends_nothing() {
+fn a_preview_of_a_refusal_changes_nothing() {
     let mut session = GuardSession::new();
     let same = fails("same", "{}", DOWN);
     session.steps(&[same, same]);

@@ -126,9 +126,9 @@ fn tg_9_unusual_work_gets_remarks_at_most_and_is_never_refused() {
     for (name, steps) in corpus {
         let mut session = GuardSession::new();
         for (number, step) in steps.iter().enumerate() {
-            let came = session.step(*step);
-            assert!(matches!(came, GuardVerdict::Ran(_)), "{name}, step {}: {came:?}", number + 1);
-            assert!(!came.text().contains("[TOOL ERROR LIMIT]"), "{name}, step {}", number + 1);
+            let verdict = session.step(*step);
+            assert!(matches!(verdict, GuardVerdict::Ran(_)), "{name}, step {}: {verdict:?}", number + 1);
+            assert!(!verdict.text().contains("[TOOL ERROR LIMIT]"), "{name}, step {}", number + 1);
         }
     }
 }

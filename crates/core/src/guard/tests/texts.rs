@@ -153,7 +153,7 @@ fn a_turn_that_a_host_named_is_shown_for_half_an_hour_after_its_last_failure() {
 }
 
 #[test]
-fn only_so_many_tools_of_a_guessed_turn_are_remembered() {
+fn the_recorded_tools_of_a_guessed_turn_are_bounded() {
     let mut session = GuardSession::new();
     for number in 0..100 {
         let tool = tool(&format!("tool{number}"));

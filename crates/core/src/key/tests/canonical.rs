@@ -41,7 +41,7 @@ fn vectors() -> CanonicalVectors {
 }
 
 #[test]
-fn names_that_begin_alike_are_sorted_by_how_they_go_on() {
+fn names_with_a_common_prefix_are_sorted_by_the_rest() {
     let sorted = r#"{"abcdefgh":0,"abcdefgh1":1,"abcdefgh2":2,"abcdefgh2é":3}"#;
     assert_eq!(exact(r#"{"abcdefgh2é":3,"abcdefgh2":2,"abcdefgh1":1,"abcdefgh":0}"#), sorted);
     assert_eq!(exact(r#"{"abcdefgh1":1,"abcdefgh":0,"abcdefgh2é":3,"abcdefgh2":2}"#), sorted);
@@ -169,7 +169,7 @@ proptest! {
     }
 
     #[test]
-    fn within_the_rfc_it_is_what_the_published_canonicaliser_writes(value in rfc_value()) {
+    fn within_the_rfc_the_output_equals_that_of_the_published_canonicaliser(value in rfc_value()) {
         let expected = serde_json_canonicalizer::to_string(&value).unwrap();
         prop_assert_eq!(exact(&serde_json::to_string_pretty(&value).unwrap()), expected);
     }

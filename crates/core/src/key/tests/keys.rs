@@ -175,7 +175,7 @@ fn continuation_fields_join_the_key_but_not_the_digest() {
 }
 
 #[test]
-fn global_scope_applies_to_read_only_tools_alone_and_never_crosses_tenants_or_workspaces() {
+fn global_scope_applies_to_read_only_tools_only_and_never_crosses_tenants_or_workspaces() {
     let policy = DedupePolicy { scope: KeyScope::Global, ..DedupePolicy::default() };
     let key =
         |owned: &OwnedKeyInputs, class| computed_key(&owned.scope(), digest("{}", class), class, &policy);
@@ -196,15 +196,15 @@ fn global_scope_applies_to_read_only_tools_alone_and_never_crosses_tenants_or_wo
 
 #[test]
 fn strings_are_compared_loosely_for_read_only_tools_unless_set_otherwise() {
-    let (loose, neat) = (r#"{"q":" two   words "}"#, r#"{"q":"two words"}"#);
+    let (loose, trimmed) = (r#"{"q":" two   words "}"#, r#"{"q":"two words"}"#);
     for class in CLASSES {
-        assert_eq!(digest(loose, class) == digest(neat, class), class == ToolClass::ReadOnly, "{class:?}");
+        assert_eq!(digest(loose, class) == digest(trimmed, class), class == ToolClass::ReadOnly, "{class:?}");
         for (rule, same) in
             [(StringRule::Exact, false), (StringRule::Trim, false), (StringRule::Collapse, true)]
         {
             let policy = DedupePolicy { strings: Some(rule), ..DedupePolicy::default() };
             let digest = |text| with_value(text, |value| arguments_digest(value, class, &policy));
-            assert_eq!(digest(loose) == digest(neat), same, "{class:?} {rule:?}");
+            assert_eq!(digest(loose) == digest(trimmed), same, "{class:?} {rule:?}");
         }
     }
 }

@@ -91,7 +91,7 @@ fn access_that_is_refused_too_often_counts_for_the_tool_that_is_on_trial_too() {
 }
 
 #[test]
-fn what_a_blocked_tool_does_is_remembered_and_counts_for_nothing() {
+fn calls_of_a_blocked_tool_are_in_the_history_and_do_not_count() {
     let rate = Some(crate::policy::Ratio::percent(50));
     let mut one = SingleToolLedger::new(TrustRule { rate, ..TrustRule::default() });
     one.ledger.block_tool(&one.tool, "a test", NotifyChoice::No, at(0));
@@ -239,7 +239,7 @@ fn every_state_is_the_same_after_a_restart_also_without_a_history() {
 }
 
 #[test]
-fn an_account_knows_its_domain_after_a_restart() {
+fn an_account_has_its_domain_after_a_restart() {
     let (t, s, host) = (tool("p", "t"), signature("s"), domain("h"));
     let subject = TrustSubject { tool: &t, signature: &s, domain: Some(&host) };
     let rule = TrustRule::default();
@@ -252,7 +252,7 @@ fn an_account_knows_its_domain_after_a_restart() {
 }
 
 #[test]
-fn failures_that_only_an_operator_can_heal_are_marked() {
+fn failures_that_need_an_operator_are_marked_as_not_recoverable() {
     let shown = |one: &SingleToolLedger| {
         one.ledger.status(|_, _| TrustRule::default(), at(2))[0].standing.recoverable
     };
@@ -279,7 +279,7 @@ fn as_many_states_as_fit_are_restored() {
 }
 
 #[test]
-fn a_block_of_everything_is_lifted_by_what_was_stored_after_it() {
+fn a_block_of_all_tools_is_lifted_by_a_later_snapshot() {
     let empty = TrustLedger::default();
     for (written, blocked) in [(49, true), (50, false), (60, false)] {
         let mut ledger = TrustLedger::new(TrustBounds { tools: 0, ..TrustBounds::default() });
@@ -291,7 +291,7 @@ fn a_block_of_everything_is_lifted_by_what_was_stored_after_it() {
 }
 
 #[test]
-fn a_reset_elsewhere_is_not_undone_by_what_was_stored_before_it() {
+fn a_reset_of_another_process_is_not_undone_by_an_earlier_snapshot() {
     let one = SingleToolLedger::escalated(TrustRule::default(), 10);
     let earlier = one.ledger.snapshot(at(15));
     let mut there = SingleToolLedger::new(TrustRule::default());
@@ -306,7 +306,7 @@ fn a_reset_elsewhere_is_not_undone_by_what_was_stored_before_it() {
 }
 
 #[test]
-fn a_reset_elsewhere_counts_although_something_failed_there_since() {
+fn a_reset_of_another_process_counts_despite_later_failures_there() {
     let one = SingleToolLedger::escalated(TrustRule::default(), 10);
     for (stored_at, state) in [(40, TrustState::Trusted), (10, TrustState::Escalated)] {
         let mut there = SingleToolLedger::new(TrustRule::default());
@@ -382,7 +382,7 @@ fn changes_of_another_process_are_reported_with_the_known_facts() {
 }
 
 #[test]
-fn failures_that_were_seen_here_stay_when_a_state_is_taken_over() {
+fn local_failures_stay_when_a_snapshot_is_adopted() {
     let mut here = SingleToolLedger::new(TrustRule::default());
     here.records(&[BAD; 2], 5);
     here.ledger.adopt(SingleToolLedger::escalated(TrustRule::default(), 10).ledger.snapshot(at(10))).unwrap();
@@ -391,7 +391,7 @@ fn failures_that_were_seen_here_stay_when_a_state_is_taken_over() {
 }
 
 #[test]
-fn a_sixteenth_of_what_is_trusted_is_forgotten_at_once_and_the_rest_one_by_one() {
+fn a_full_ledger_drops_a_sixteenth_of_the_trusted_entries_and_others_one_by_one() {
     let rule = TrustRule { count: Some(n(2)), ..TrustRule::default() };
     let t = tool("p", "t");
     let filled = |failures: usize| {

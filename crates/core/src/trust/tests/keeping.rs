@@ -13,7 +13,7 @@ fn restarted(ledger: &TrustLedger, second: u64) -> TrustLedger {
 }
 
 #[test]
-fn rp_11_only_what_is_not_trusted_is_stored_with_a_version_and_under_the_known_names() {
+fn rp_11_only_untrusted_states_are_stored_with_a_version_and_the_known_field_names() {
     let mut one = SingleToolLedger::escalated(TrustRule::default(), 0);
     let other = tool("p", "fine");
     let rules = TrustRules { signature: &one.rule, domain: None };
@@ -118,7 +118,7 @@ fn rp_11_cleared_failures_of_a_tool_in_any_namespace_stay_cleared_after_a_restar
 }
 
 #[test]
-fn rp_11_a_share_of_failures_is_not_made_up_of_failures_alone_after_a_restart() {
+fn rp_11_a_failure_rate_includes_successes_after_a_restart() {
     let rate = Some(crate::policy::Ratio::percent(50));
     let mut one = SingleToolLedger::new(TrustRule { count: None, rate, ..TrustRule::default() });
     one.records(&[OK; 50], 0);
@@ -221,7 +221,7 @@ const OF_A_HOST: &str = r#"{
 }"#;
 
 #[test]
-fn rp_12_a_file_as_a_host_writes_it_is_read_without_scopes_plugins_and_our_dates() {
+fn rp_12_a_file_of_a_host_is_read_without_scopes_and_plugins_and_with_other_dates() {
     let snapshot = TrustSnapshot::read(OF_A_HOST).unwrap();
     assert_eq!(snapshot.failure_history[0].severity, Severity::ServerError);
     let mut ledger = TrustLedger::restore(snapshot, TrustBounds::default()).unwrap();
@@ -336,7 +336,7 @@ impl SignatureCrowd {
 }
 
 #[test]
-fn what_is_trusted_is_forgotten_before_what_is_not() {
+fn trusted_entries_are_dropped_before_untrusted_ones() {
     let mut crowd = SignatureCrowd::new();
     crowd.record("blocked", &[BAD; 3], 0);
     crowd.record("escalated", &[BAD; 2], 1);
@@ -377,7 +377,7 @@ fn then_goes_the_oldest_on_trial_and_never_a_block_or_a_running_escalation() {
 }
 
 #[test]
-fn a_block_that_finds_no_room_blocks_everything_until_all_is_reset() {
+fn a_block_that_cannot_be_stored_blocks_all_tools_until_all_are_reset() {
     let mut crowd = SignatureCrowd::new();
     crowd.record("a", &[failure(Severity::Security)], 0);
     let second = tool("p", "second");
@@ -408,7 +408,7 @@ fn statistics_of_domains_are_bounded() {
 }
 
 #[test]
-fn a_success_leaves_no_trace_where_nothing_needs_it() {
+fn a_success_of_a_trusted_tool_is_not_stored() {
     let mut crowd = SignatureCrowd::new();
     for name in 0..1000 {
         crowd.record(&format!("fine {name}"), &[OK], name);
@@ -417,7 +417,7 @@ fn a_success_leaves_no_trace_where_nothing_needs_it() {
 }
 
 #[test]
-fn rp_11_two_processes_learn_from_each_other_and_the_newer_word_counts() {
+fn rp_11_two_processes_exchange_trust_and_the_newer_change_applies() {
     let escalated = SingleToolLedger::escalated(TrustRule::default(), 10);
     let mut other = SingleToolLedger::new(TrustRule::default());
     other.records(&[BAD; 2], 5);

@@ -86,7 +86,7 @@ fn rp_6_every_state_with_every_event() {
 }
 
 #[test]
-fn rp_6_recovery_begins_at_the_later_of_expiry_and_cool_down() {
+fn rp_6_recovery_begins_at_the_later_of_expiry_and_cooldown() {
     let mut one = SingleToolLedger::escalated(TrustRule::default(), 0);
     assert_eq!((one.state(1799), one.state(1800)), (TrustState::Escalated, TrustState::Recovering));
     one.record(BAD, 1000);
@@ -101,7 +101,7 @@ fn rp_6_recovery_begins_at_the_later_of_expiry_and_cool_down() {
 }
 
 #[test]
-fn rp_6_looking_does_not_change_anything() {
+fn rp_6_a_query_does_not_change_the_state() {
     let one = SingleToolLedger::escalated(TrustRule::default(), 0);
     assert_eq!(one.state(5000), TrustState::Recovering);
     assert_eq!(one.state(10), TrustState::Escalated);
@@ -159,7 +159,7 @@ fn rp_6_manual_recovery_waits_for_an_operator() {
 }
 
 #[test]
-fn rp_6_changing_the_rule_to_automatic_recovery_frees_what_was_waiting() {
+fn rp_6_changing_the_rule_to_automatic_recovery_starts_pending_recoveries() {
     let mut one =
         SingleToolLedger::escalated(TrustRule { recovery: TrustRecovery::Ask, ..TrustRule::default() }, 0);
     assert_eq!(one.state(5000), TrustState::Escalated);
@@ -168,7 +168,7 @@ fn rp_6_changing_the_rule_to_automatic_recovery_frees_what_was_waiting() {
 }
 
 #[test]
-fn rp_6_what_cannot_heal_by_itself_ends_only_by_hand() {
+fn rp_6_an_unrecoverable_escalation_ends_only_with_approval() {
     let mut before = SingleToolLedger::new(TrustRule::default());
     before.records(&[HOPELESS, BAD, BAD], 0);
     let mut during = SingleToolLedger::escalated(TrustRule::default(), 0);
@@ -213,7 +213,7 @@ fn calls_in_flight_when_trust_was_lost_do_not_block() {
 }
 
 #[test]
-fn rp_8_the_status_has_the_way_to_recovery_under_the_given_rule() {
+fn rp_8_the_status_has_the_time_of_recovery_under_the_given_rule() {
     let rule = TrustRule { window: MINUTE, cooldown: HOUR, ..TrustRule::default() };
     let mut one = SingleToolLedger::escalated(rule, 0);
     let blocked = tool("web", "blocked");
@@ -287,7 +287,7 @@ impl LedgerModel {
         }
     }
 
-    fn let_time_pass(&mut self, now: u64) {
+    fn advance_to(&mut self, now: u64) {
         if let Some(ModelTrustLoss::Escalated { expires, last, .. }) = self.state
             && now >= expires.max(last + Self::COOLDOWN)
         {
@@ -296,7 +296,7 @@ impl LedgerModel {
     }
 
     fn success(&mut self, now: u64) {
-        self.let_time_pass(now);
+        self.advance_to(now);
         self.run = 0;
         if let Some(ModelTrustLoss::Recovering { successes }) = &mut self.state {
             *successes += 1;
@@ -307,7 +307,7 @@ impl LedgerModel {
     }
 
     fn failure(&mut self, now: u64) {
-        self.let_time_pass(now);
+        self.advance_to(now);
         self.failures.push(now);
         self.run += 1;
         let fresh = ModelTrustLoss::Escalated { expires: now + Self::DURATION, last: now, further: 0 };
@@ -344,7 +344,7 @@ impl LedgerModel {
 
 proptest! {
     #[test]
-    fn any_sequence_of_calls_goes_as_the_model_says(
+    fn any_sequence_of_calls_agrees_with_the_model(
         steps in prop::collection::vec((0_u64..16, 0_u8..12), 1..80),
     ) {
         let mut one = SingleToolLedger::new(LedgerModel::rule());
@@ -363,7 +363,7 @@ proptest! {
                     one.record(BAD, now)
                 }
                 10 => {
-                    model.let_time_pass(now);
+                    model.advance_to(now);
                     one.record(MISTAKE, now)
                 }
                 _ => {
@@ -371,7 +371,7 @@ proptest! {
                     one.ledger.reset(TrustTarget::Signature(&one.tool, &one.signature), at(now))
                 }
             };
-            model.let_time_pass(now);
+            model.advance_to(now);
             prop_assert_eq!(one.state(now), model.name());
             // Changes are consistent: each change starts where the one before it ended.
             for pair in changes.windows(2) {

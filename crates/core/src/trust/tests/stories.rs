@@ -276,7 +276,7 @@ fn rp_9_a_report_without_arguments_is_about_the_tool_as_a_whole() {
 }
 
 #[test]
-fn rp_9_a_report_names_domain_and_service_and_whether_time_can_heal_it() {
+fn rp_9_a_report_has_a_domain_a_service_and_a_recoverable_flag() {
     let (host, service) = (domain("db.internal"), domain("billing"));
     let of_service = TrustRule { count: Some(n(1)), ..TrustRule::default() };
     let (t, s) = (tool("p", "t"), signature("t"));

@@ -56,7 +56,7 @@ fn rp_3_only_severities_in_the_filter_count() {
 }
 
 #[test]
-fn rp_3_a_run_is_ended_by_a_success_and_left_alone_by_what_does_not_count() {
+fn rp_3_a_success_ends_a_run_of_failures_and_uncounted_failures_do_not_affect_it() {
     let rule = TrustRule { count: None, consecutive: Some(n(3)), ..TrustRule::default() };
     let mut one = SingleToolLedger::new(rule.clone());
     one.records(&[BAD, BAD, OK, BAD, BAD], 0);
@@ -75,7 +75,7 @@ fn rp_3_a_run_is_ended_by_a_success_and_left_alone_by_what_does_not_count() {
 }
 
 #[test]
-fn rp_3_the_rate_looks_at_the_window_and_not_at_a_whole_life() {
+fn rp_3_the_rate_is_that_of_the_window_and_not_of_all_time() {
     let rule = TrustRule {
         count: None,
         rate: Some(Ratio::percent(50)),
@@ -118,7 +118,7 @@ fn rp_3_several_thresholds_mean_any_of_them() {
 }
 
 #[test]
-fn rp_3_a_tool_that_is_meant_to_fail_is_judged_by_what_is_above_that() {
+fn rp_3_a_tool_is_judged_by_its_failures_above_the_expected_rate() {
     let rate = Some(Ratio::percent(20));
     let rule =
         TrustRule { count: None, rate, expected_failure_rate: Ratio::percent(50), ..TrustRule::default() };
@@ -222,7 +222,7 @@ fn rp_5_the_lenient_rule_ignores_transient_failures_and_restores_trust_soon() {
 }
 
 #[test]
-fn rp_5_the_rate_based_rule_bears_any_number_as_long_as_most_calls_work() {
+fn rp_5_the_rate_based_rule_allows_any_number_of_failures_if_most_calls_succeed() {
     let mut one = SingleToolLedger::new(rate_based());
     for _ in 0..40 {
         one.records(&[OK, OK, BAD], 0);

@@ -96,7 +96,7 @@ fn words(at: Timestamp, notice: &CallNotice) -> Option<StepParts<'_>> {
         }
         CallNotice::TookOver => plain("took_over", Plain, "took over from a process that is gone"),
         CallNotice::KeyConflict => plain("key_conflict", Bad, "the key was used for a different call"),
-        CallNotice::ApprovalAsked => plain("approval_asked", Waiting, "waits for approval"),
+        CallNotice::ApprovalRequested => plain("approval_asked", Waiting, "waits for approval"),
         CallNotice::ApprovalEnded { granted: true } => plain("approval_ended", Good, "approved"),
         CallNotice::ApprovalEnded { granted: false } => {
             plain("approval_ended", Bad, "not approved: denied, cancelled or expired")
@@ -208,19 +208,21 @@ fn words(at: Timestamp, notice: &CallNotice) -> Option<StepParts<'_>> {
         CallNotice::StoreFailed { continues: false } => {
             plain("store_failed", Bad, "the store failed, and without it the call is not safe")
         }
-        CallNotice::WouldHave(shadowed) => {
+        CallNotice::Shadowed(shadowed) => {
             let text = match shadowed {
                 ShadowDecision::Duplicate => "shadow mode: a result would have been replayed".to_owned(),
                 ShadowDecision::Refused(code) => {
                     format!("shadow mode: it would have been refused as {}", code.as_str())
                 }
-                ShadowDecision::Asked => "shadow mode: it would have waited for approval".to_owned(),
+                ShadowDecision::ApprovalRequested => {
+                    "shadow mode: it would have waited for approval".to_owned()
+                }
                 ShadowDecision::Retried => "shadow mode: it would have been retried".to_owned(),
                 ShadowDecision::Cut => "shadow mode: the attempt would have been ended".to_owned(),
                 ShadowDecision::Failed(code) => {
                     format!("shadow mode: its failure would have been reported as {}", code.as_str())
                 }
-                ShadowDecision::Remarked(layer) => {
+                ShadowDecision::GuardRemark(layer) => {
                     format!("shadow mode: the loop guard would have acted ({})", layer.as_str())
                 }
             };
@@ -235,9 +237,9 @@ fn breaker(scope: BreakerScope, transition: &BreakerTransition) -> (String, Step
         BreakerScope::Dependency => "the breaker of what it depends on",
     };
     let (change, tone) = match transition.to {
-        State::Closed => ("closes: calls are let through again", StepTone::Good),
+        State::Closed => ("closes: calls pass again", StepTone::Good),
         State::Open => ("opens: calls are refused", StepTone::Bad),
-        State::HalfOpen => ("is half-open: one call is let through as a probe", StepTone::Waiting),
+        State::HalfOpen => ("is half-open: one call passes as a probe", StepTone::Waiting),
         State::ForcedOpen => ("is forced open", StepTone::Bad),
     };
     (format!("{subject} {change}"), tone)
@@ -327,12 +329,12 @@ mod tests {
             (
                 change(State::HalfOpen, State::Closed),
                 StepTone::Good,
-                "the breaker of the tool closes: calls are let through again",
+                "the breaker of the tool closes: calls pass again",
             ),
             (
                 change(State::Open, State::HalfOpen),
                 StepTone::Waiting,
-                "the breaker of the tool is half-open: one call is let through as a probe",
+                "the breaker of the tool is half-open: one call passes as a probe",
             ),
             (
                 trust(trusted, escalated),

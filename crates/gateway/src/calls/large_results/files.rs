@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_is_for_its_user_alone_and_goes_with_its_result() {
+    async fn a_file_is_readable_only_by_its_user_and_removed_with_its_result() {
         let all = ResultTestFolder::new("result-files");
         let folder = ResultFolder::new(all.0.clone(), "mark");
         assert!(!all.0.exists(), "nothing is made before it is needed");

@@ -368,7 +368,7 @@ mod tests {
     }
 
     /// The shortened form that a caller of this kind gets.
-    async fn given(large: &LargeResults, text: &str, by: ReadMethod, now: Timestamp) -> ShortenedText {
+    async fn shorten_text(large: &LargeResults, text: &str, by: ReadMethod, now: Timestamp) -> ShortenedText {
         let mut called = called(text, Some(8));
         large.shorten(&mut called, &reader(), by, now).await;
         called.result.shortened.unwrap()
@@ -388,9 +388,9 @@ mod tests {
     async fn an_id_cannot_be_guessed_and_a_uri_of_another_gateway_is_not_recognised() {
         let (large, other) = (LargeResults::new(BOUNDS), LargeResults::new(BOUNDS));
         let now = Timestamp::from_millis(0);
-        let one = given(&large, "0123456789", ReadMethod::Resource, now).await;
+        let one = shorten_text(&large, "0123456789", ReadMethod::Resource, now).await;
         assert_eq!(one.id.len(), MARK + 1 + SECRET);
-        let two = given(&large, "0123456789a", ReadMethod::Resource, now).await;
+        let two = shorten_text(&large, "0123456789a", ReadMethod::Resource, now).await;
         let secret = |id: &str| id.split_once('-').unwrap().1.to_owned();
         assert_ne!(secret(&one.id), secret(&two.id));
         let uri = uri_at(&one.id, 6);
@@ -409,11 +409,11 @@ mod tests {
         let large = LargeResults::with_files(BOUNDS, folder.clone());
         let engine = Engine::builder().clock(Arc::new(RuntimeClock::new())).start().await;
         let tidying = tokio::spawn(large.clone().tidy(engine.clone()));
-        let first = given(&large, "0123456789", ReadMethod::File, engine.now()).await;
+        let first = shorten_text(&large, "0123456789", ReadMethod::File, engine.now()).await;
         let has = |one: &ShortenedText| std::path::Path::new(&one.read_at).exists();
         tokio::time::sleep(KEEP / 2).await;
-        let second = given(&large, "0123456789a", ReadMethod::File, engine.now()).await;
-        let text = given(&large, "0123456789", ReadMethod::Http, engine.now()).await;
+        let second = shorten_text(&large, "0123456789a", ReadMethod::File, engine.now()).await;
+        let text = shorten_text(&large, "0123456789", ReadMethod::Http, engine.now()).await;
         let end = |now: Timestamp| large.read(&text.id, |_| true, 8, now).map(|page| page.text);
         tokio::time::sleep(KEEP / 2 - Duration::from_millis(1)).await;
         assert!(has(&first) && has(&second));

@@ -16,14 +16,14 @@ use steadfast_mcp::lines::{
 use steadfast_mcp::message::RpcMessage;
 use steadfast_process::{
     ChildExit, Incarnation, IncarnationEnd, IncarnationNumber, IncarnationReceiver, SendProgress,
-    ServerStatus, State, Supervisor, with_last_words,
+    ServerStatus, State, Supervisor, with_stderr_lines,
 };
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::{
-    Generation, HANDSHAKE, NotificationReceivers, PendingRequest, PendingRequests, ServerConnection,
-    ServerEvent, ServerRecovery, TOLD, UpstreamServer, not_sent,
+    Generation, HANDSHAKE, NotificationReceivers, PendingRequest, PendingRequests, SEND_TIMEOUT,
+    ServerConnection, ServerEvent, ServerRecovery, UpstreamServer, not_sent,
 };
 use crate::servers::health::failure_of;
 use crate::servers::views::{EndView, InstanceState, InstanceView};
@@ -63,7 +63,7 @@ fn incarnation(state: &State) -> Option<IncarnationNumber> {
 /// The number of stderr lines that are shown.
 const LINES_SHOWN: usize = 20;
 /// The maximum wait for the exit of a server that closed its output, to report the cause.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl ChildConnection {
     pub(super) fn new(supervisor: Supervisor) -> Self {
@@ -72,7 +72,7 @@ impl ChildConnection {
     }
 
     /// Returns its state, with this number of tools.
-    pub(super) fn look(&self, tools: usize) -> InstanceView {
+    pub(super) fn instance_view(&self, tools: usize) -> InstanceView {
         let status = self.supervisor.status().borrow().clone();
         InstanceView {
             state: InstanceState::from(&status.state),
@@ -115,20 +115,26 @@ impl ChildConnection {
     }
 
     /// Returns the current generation, or the last one.
-    pub(super) fn life(&self) -> Generation {
+    pub(super) fn generation(&self) -> Generation {
         self.line.borrow().as_ref().map_or(*self.drained.borrow(), |line| line.number.into())
     }
 
     /// Ends a generation in which a request with unknown outcome hangs. Returns when no process of it is left and its
     /// output was read to its end.
-    pub(super) async fn end(&self, server: &Arc<UpstreamServer>, life: Generation, settling: SettlingPolicy) {
-        let up = |state: &State| matches!(state, State::Up(number) if Generation::from(*number) == life);
+    pub(super) async fn end(
+        &self,
+        server: &Arc<UpstreamServer>,
+        generation: Generation,
+        settling: SettlingPolicy,
+    ) {
+        let up =
+            |state: &State| matches!(state, State::Up(number) if Generation::from(*number) == generation);
         if up(&self.supervisor.status().borrow().state)
-            && timeout(settling.grace, self.wait_until_gone(life)).await.is_err()
+            && timeout(settling.grace, self.wait_until_gone(generation)).await.is_err()
         {
             let is_new = self.hangs.send_if_modified(|hangs| {
-                let newer = *hangs < life;
-                *hangs = life.max(*hangs);
+                let newer = *hangs < generation;
+                *hangs = generation.max(*hangs);
                 newer
             });
             if is_new {
@@ -139,37 +145,37 @@ impl ChildConnection {
             let server = server.clone();
             let condemned = tokio::spawn(async move {
                 if let ServerConnection::Child(child) = &server.connection {
-                    child.replace(&server.pending, life, settling.drain).await;
+                    child.replace(&server.pending, generation, settling.drain).await;
                 }
             });
             let _ = condemned.await;
         }
-        self.wait_until_gone(life).await;
+        self.wait_until_gone(generation).await;
         let mut drained = self.drained.subscribe();
         // A process that left its group may hold the output open. It no longer counts as part of the server.
-        let _ = timeout(LAST_WORDS, drained.wait_for(|drained| *drained >= life)).await;
+        let _ = timeout(EXIT_TIMEOUT, drained.wait_for(|drained| *drained >= generation)).await;
     }
 
     /// Replaces a generation that hangs. Its other requests may finish first; those that are safe to repeat run at the
     /// next generation.
-    async fn replace(&self, pending: &PendingRequests, life: Generation, drain: Duration) {
-        let _ = timeout(drain, pending.wait_until_unwanted(life)).await;
+    async fn replace(&self, pending: &PendingRequests, generation: Generation, drain: Duration) {
+        let _ = timeout(drain, pending.wait_until_all_cancelled(generation)).await;
         let number = incarnation(&self.supervisor.status().borrow().state);
-        if let Some(number) = number.filter(|number| Generation::from(*number) == life) {
+        if let Some(number) = number.filter(|number| Generation::from(*number) == generation) {
             self.line.send_if_modified(|line| line.take_if(|line| line.number == number).is_some());
             self.supervisor.condemn(number, "it did not end a call that was cancelled").await;
         }
     }
 
     /// Waits until no process of this generation is left. One that could not be ended never counts as gone.
-    async fn wait_until_gone(&self, life: Generation) {
+    async fn wait_until_gone(&self, generation: Generation) {
         let mut status = self.supervisor.status();
         let waiting = status.wait_for(|status| {
-            incarnation(&status.state).is_none_or(|number| Generation::from(number) != life)
+            incarnation(&status.state).is_none_or(|number| Generation::from(number) != generation)
         });
         let survived = match waiting.await {
             Ok(status) => status.last_end.as_ref().is_some_and(|last| {
-                Generation::from(last.incarnation) == life
+                Generation::from(last.incarnation) == generation
                     && matches!(
                         last.end,
                         IncarnationEnd::Exited(ChildExit::Unknown)
@@ -196,17 +202,17 @@ impl ChildConnection {
         line.send(server, request, NotificationReceivers::default()).await
     }
 
-    pub(super) async fn tell(&self, notification: &RpcMessage) {
+    pub(super) async fn notify(&self, notification: &RpcMessage) {
         let line = self.line.borrow().clone();
         if let Some(line) = line {
-            let _ = timeout(TOLD, line.sender.send(notification)).await;
+            let _ = timeout(SEND_TIMEOUT, line.sender.send(notification)).await;
         }
     }
 
     pub(super) async fn answer(&self, requested_by: Generation, answer: &RpcMessage) {
         let line = self.line.borrow().clone().filter(|line| Generation::from(line.number) == requested_by);
         if let Some(line) = line {
-            let _ = timeout(TOLD, line.sender.send(answer)).await;
+            let _ = timeout(SEND_TIMEOUT, line.sender.send(answer)).await;
         }
     }
 
@@ -245,8 +251,8 @@ impl ChildConnection {
                 };
             }
             tokio::select! {
-                changed = line.changed() => if changed.is_err() { return Err(not_sent("the server is not there")) },
-                changed = status.changed() => if changed.is_err() { return Err(not_sent("the server is not there")) },
+                changed = line.changed() => if changed.is_err() { return Err(not_sent("the server was shut down")) },
+                changed = status.changed() => if changed.is_err() { return Err(not_sent("the server was shut down")) },
             }
         }
     }
@@ -259,18 +265,18 @@ impl ChildConnection {
     /// Handles the incarnations one after the other.
     pub(super) async fn keep(&self, server: &Arc<UpstreamServer>, incarnations: IncarnationReceiver) {
         tokio::select! {
-            () = self.keep_each(server, incarnations) => {}
-            never = self.tell_stderr(server) => match never {},
+            () = self.run_each(server, incarnations) => {}
+            never = self.log_stderr(server) => match never {},
         }
     }
 
-    async fn keep_each(&self, server: &Arc<UpstreamServer>, mut incarnations: IncarnationReceiver) {
+    async fn run_each(&self, server: &Arc<UpstreamServer>, mut incarnations: IncarnationReceiver) {
         while let Some(Incarnation { number, stdin, stdout, .. }) = incarnations.next().await {
             let link = DeliveryLink::new();
             let (sender, writing) = line_writer(stdin, link, WriteQueueLimits::default());
             // Only the server holds the sender: when the server drops it, the child sees the end of its input.
-            let greeting =
-                self.greet(server, IncarnationLine { number, sender, status: self.supervisor.status() });
+            let restoring = self
+                .restore_state(server, IncarnationLine { number, sender, status: self.supervisor.status() });
             let reading = read(server, number.into(), LineReader::new(stdout, LONGEST_LINE));
             // A successful end means that the sender was dropped, which does not end the rest.
             let writing = async {
@@ -278,21 +284,21 @@ impl ChildConnection {
                     std::future::pending::<()>().await;
                 }
             };
-            let mut beside = pin!(async { tokio::join!(greeting, writing) });
+            let mut side_tasks = pin!(async { tokio::join!(restoring, writing) });
             let fault = tokio::select! {
                 reason = reading => {
                     self.line.send_replace(None);
-                    let last_words = self.last_words(number, reason);
+                    let fault_of_end = self.fault_of_end(number, reason);
                     // A write in progress shows if the child still reads.
                     tokio::select! {
                         biased;
-                        _ = &mut beside => self.last_words(number, reason).await,
-                        fault = last_words => fault,
+                        _ = &mut side_tasks => self.fault_of_end(number, reason).await,
+                        fault = fault_of_end => fault,
                     }
                 }
-                _ = &mut beside => {
+                _ = &mut side_tasks => {
                     self.line.send_replace(None);
-                    self.last_words(number, "it does not read what it is sent").await
+                    self.fault_of_end(number, "it does not read its input").await
                 }
             };
             server.pending.fail_all(number.into(), &fault);
@@ -302,7 +308,7 @@ impl ChildConnection {
     }
 
     /// Restores the state of the last incarnation in a new one. The first one is initialized by its client.
-    async fn greet(&self, server: &Arc<UpstreamServer>, line: IncarnationLine) {
+    async fn restore_state(&self, server: &Arc<UpstreamServer>, line: IncarnationLine) {
         self.line.send_replace(Some(line.clone()));
         if !server.handshake.has_started() {
             return;
@@ -336,23 +342,23 @@ impl ChildConnection {
 
     /// Returns the fault for requests without an answer. A server that closed its output mostly exits at the same
     /// moment.
-    async fn last_words(&self, number: IncarnationNumber, reason: &'static str) -> AttemptFault {
+    async fn fault_of_end(&self, number: IncarnationNumber, reason: &'static str) -> AttemptFault {
         self.supervisor.condemn(number, reason).await;
         let exit = exit_of(self.supervisor.status(), number).await;
         match exit {
-            Some((exit, stderr)) => with_last_words(exit.fault(SendProgress::Yes), &stderr),
+            Some((exit, stderr)) => with_stderr_lines(exit.fault(SendProgress::Yes), &stderr),
             None => {
                 let source =
                     FaultSource::Transport { error: TransportError::ConnectionClosed, written: true };
                 let fault =
                     AttemptFault::new(source, format!("the connection to the server was lost: {reason}"));
-                with_last_words(fault, &self.supervisor.stderr().tail(LINES_SHOWN))
+                with_stderr_lines(fault, &self.supervisor.stderr().tail(LINES_SHOWN))
             }
         }
     }
 
     /// Logs the lines that the server writes to stderr. Never returns.
-    async fn tell_stderr(&self, server: &UpstreamServer) -> Infallible {
+    async fn log_stderr(&self, server: &UpstreamServer) -> Infallible {
         let mut lines = self.supervisor.stderr().follow();
         while let Some(line) = lines.next().await {
             let line = line.shown();
@@ -379,7 +385,7 @@ impl IncarnationLine {
                 Some((exit, stderr)) => {
                     let before =
                         not_sent(&format!("{} before it read this", exit.fault(SendProgress::Yes).message));
-                    with_last_words(before, &stderr)
+                    with_stderr_lines(before, &stderr)
                 }
                 None => not_sent(&failed.to_string()),
             }),
@@ -394,7 +400,7 @@ async fn exit_of(
 ) -> Option<(ChildExit, Vec<String>)> {
     let has_ended =
         |status: &ServerStatus| status.last_end.as_ref().is_some_and(|end| end.incarnation >= number);
-    let status = timeout(LAST_WORDS, status.wait_for(has_ended)).await.ok()?.ok()?;
+    let status = timeout(EXIT_TIMEOUT, status.wait_for(has_ended)).await.ok()?.ok()?;
     let last = status.last_end.as_ref()?;
     match last.end {
         IncarnationEnd::Exited(exit) | IncarnationEnd::Condemned { exit, .. } => {
@@ -407,13 +413,13 @@ async fn exit_of(
 /// Reads the output of an incarnation to its end. Returns the reason for the end.
 async fn read(
     server: &Arc<UpstreamServer>,
-    life: Generation,
+    generation: Generation,
     mut lines: LineReader<impl tokio::io::AsyncRead + Unpin>,
 ) -> &'static str {
     loop {
         let message = match lines.next().await {
             None => return "it closed its output",
-            Some(Err(_)) => return "what it writes cannot be read",
+            Some(Err(_)) => return "its output cannot be read",
             Some(Ok(LineItem::Message(message))) => message,
             Some(Ok(LineItem::NotAMessage { line, error })) => {
                 server.handle_malformed(&line, &error);
@@ -423,8 +429,8 @@ async fn read(
                 continue;
             }
             Some(Ok(LineItem::TooLong(long))) => {
-                if let Some(refusal) = server.handle_overlong(life, &long, None).refusal {
-                    server.answer(life, &refusal).await;
+                if let Some(refusal) = server.handle_overlong(generation, &long, None).refusal {
+                    server.answer(generation, &refusal).await;
                 }
                 continue;
             }
@@ -433,6 +439,6 @@ async fn read(
                 continue;
             }
         };
-        server.received(life, message, None).await;
+        server.received(generation, message, None).await;
     }
 }

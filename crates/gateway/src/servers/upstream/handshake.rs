@@ -26,7 +26,7 @@ struct HandshakeState {
     /// True if the client has sent anything. Before that there is nothing to repeat.
     is_started: bool,
     /// The combined settings of all clients.
-    wished: UpstreamPreferences,
+    preferences: UpstreamPreferences,
     /// The digest of the last tool list, first page only.
     tools: Option<Digest>,
 }
@@ -64,7 +64,7 @@ impl StoredHandshake {
     }
 
     /// Returns the settings of the client.
-    pub(crate) fn wished(&self) -> UpstreamPreferences {
+    pub(crate) fn preferences(&self) -> UpstreamPreferences {
         let watched = self.watched.iter().filter_map(|(uri, params)| Some((uri.clone(), raw_json(params)?)));
         UpstreamPreferences {
             log_level: self.log_level.as_deref().and_then(raw_json),
@@ -90,20 +90,20 @@ impl Handshake {
         Self(Mutex::new(HandshakeState {
             initialize,
             is_started: true,
-            wished: written.wished(),
+            preferences: written.preferences(),
             tools: None,
         }))
     }
 
     /// Returns the handshake in its stored form.
     pub(crate) fn written(&self) -> StoredHandshake {
-        let wished = self.0.lock().wished.clone();
-        self.written_for(wished)
+        let preferences = self.0.lock().preferences.clone();
+        self.written_for(preferences)
     }
 
     /// Returns the stored form for one client of a shared server, with its own settings.
-    pub(crate) fn written_for(&self, wished: UpstreamPreferences) -> StoredHandshake {
-        let UpstreamPreferences { log_level, watched } = wished;
+    pub(crate) fn written_for(&self, preferences: UpstreamPreferences) -> StoredHandshake {
+        let UpstreamPreferences { log_level, watched } = preferences;
         let initialize = self.initialize();
         let raw = |value: JsonText| RawValue::from_string(value.as_str().to_owned()).ok();
         StoredHandshake {
@@ -115,7 +115,7 @@ impl Handshake {
 
     /// Removes a subscription, so that it is not repeated.
     pub(crate) fn unwatched(&self, uri: &str) {
-        self.0.lock().wished.watched.remove(uri);
+        self.0.lock().preferences.watched.remove(uri);
     }
 
     /// Returns true if there is anything to repeat.
@@ -131,7 +131,7 @@ impl Handshake {
     }
 
     /// Records that a client of the modern era sent something.
-    pub(crate) fn spoke(&self) {
+    pub(crate) fn mark_started(&self) {
         self.0.lock().is_started = true;
     }
 
@@ -152,13 +152,14 @@ impl Handshake {
     /// Returns the log level of a legacy client.
     pub(super) fn log_level(&self) -> Option<JsonText> {
         let state = self.0.lock();
-        let level = state.wished.log_level.as_ref().and_then(|params| scan::get(params.as_str(), "level"));
+        let level =
+            state.preferences.log_level.as_ref().and_then(|params| scan::get(params.as_str(), "level"));
         level.and_then(|level| JsonText::parse(level.to_owned()).ok())
     }
 
     /// Returns the resources that a legacy client watches.
     pub(super) fn watched(&self) -> Vec<String> {
-        self.0.lock().wished.watched.keys().cloned().collect()
+        self.0.lock().preferences.watched.keys().cloned().collect()
     }
 
     /// Records a successful answer of the server if it has to be repeated. Returns true if the state changed.
@@ -169,17 +170,17 @@ impl Handshake {
         state.is_started = true;
         match method {
             "initialize" => state.initialize = params(),
-            "logging/setLevel" => state.wished.log_level = params(),
+            "logging/setLevel" => state.preferences.log_level = params(),
             "resources/subscribe" => {
                 if let (Some(uri), Some(params)) = (request.param_text("uri"), params())
-                    && state.wished.watched.len() < MOST_WATCHED
+                    && state.preferences.watched.len() < MOST_WATCHED
                 {
-                    state.wished.watched.insert(uri.into_owned(), params);
+                    state.preferences.watched.insert(uri.into_owned(), params);
                 }
             }
             "resources/unsubscribe" => {
                 if let Some(uri) = request.param_text("uri") {
-                    state.wished.watched.remove(&*uri);
+                    state.preferences.watched.remove(&*uri);
                 }
             }
             "tools/list" if request.param("cursor").is_none() => {
@@ -201,7 +202,7 @@ impl Handshake {
         let request =
             |method, params: &JsonText| RpcMessage::request(&RpcId::number(0), method, Some(params));
         let initialize = state.initialize.iter().map(|params| request("initialize", params));
-        Some(HandshakeMessages { requests: initialize.chain(state.wished.requests()).collect() })
+        Some(HandshakeMessages { requests: initialize.chain(state.preferences.requests()).collect() })
     }
 
     /// Returns true if a restarted server has other tools than those that its client knows.

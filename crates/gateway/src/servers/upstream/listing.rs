@@ -14,9 +14,9 @@ use crate::json_parts::json;
 
 /// The time that a call waits for the tool list of its server. Without the list the tool may or may not exist, and it
 /// is treated as mutating.
-pub(crate) const LISTED: Duration = Duration::from_secs(10);
+pub(crate) const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time after a failed listing during which it is not waited for again.
-pub(crate) const LATELY: Duration = Duration::from_secs(30);
+pub(crate) const LIST_BACKOFF: Duration = Duration::from_secs(30);
 /// The maximum number of pages that are read.
 const MOST_PAGES: usize = 64;
 
@@ -27,10 +27,10 @@ impl UpstreamServer {
             return;
         }
         let mut failed = self.catalog.listing.lock().await;
-        if self.catalog.is_listed() || failed.is_some_and(|at| at.elapsed() < LATELY) {
+        if self.catalog.is_listed() || failed.is_some_and(|at| at.elapsed() < LIST_BACKOFF) {
             return;
         }
-        let listed = timeout(LISTED, self.list(meta, |_, _| {})).await;
+        let listed = timeout(LIST_TIMEOUT, self.list(meta, |_, _| {})).await;
         *failed = (!matches!(listed, Ok(Ok(())))).then(Instant::now);
     }
 
@@ -49,7 +49,7 @@ impl UpstreamServer {
             let params = (!members.is_empty()).then(|| json(&format!("{{{}}}", members.join(","))));
             let request = RpcMessage::request(&RpcId::number(0), "tools/list", params.as_ref());
             let answered = async { self.send(&request, None).await?.answer().await };
-            let answer = match timeout(LISTED, answered).await {
+            let answer = match timeout(LIST_TIMEOUT, answered).await {
                 Ok(answer) => answer?,
                 Err(_) => return Err(not_sent("the server did not list its tools in time")),
             };
@@ -69,9 +69,8 @@ impl UpstreamServer {
 
 /// Returns the client's introduction from a request, for a request of the gateway on its behalf.
 pub(crate) fn meta_of(request: &RpcMessage) -> Option<JsonText> {
-    const ITS_OWN: &str = "io.modelcontextprotocol/";
+    const PREFIX: &str = "io.modelcontextprotocol/";
     let meta: serde_json::Map<String, serde_json::Value> = serde_json::from_str(request.meta()?).ok()?;
-    let meta: serde_json::Map<_, _> =
-        meta.into_iter().filter(|(name, _)| name.starts_with(ITS_OWN)).collect();
+    let meta: serde_json::Map<_, _> = meta.into_iter().filter(|(name, _)| name.starts_with(PREFIX)).collect();
     (!meta.is_empty()).then(|| json(&serde_json::Value::Object(meta).to_string()))
 }

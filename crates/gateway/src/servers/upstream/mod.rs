@@ -33,7 +33,7 @@ use self::bridge::EraBridge;
 pub(crate) use self::bridge::is_held;
 use self::child::ChildConnection;
 pub(crate) use self::handshake::{Handshake, StoredHandshake, UpstreamPreferences, initialized};
-pub(crate) use self::listing::{LATELY, LISTED, meta_of};
+pub(crate) use self::listing::{LIST_BACKOFF, LIST_TIMEOUT, meta_of};
 use self::pending::PendingRequests;
 pub(crate) use self::pending::{PendingRequest, SentRequest};
 pub(crate) use self::receivers::NotificationHandler;
@@ -112,7 +112,7 @@ pub(crate) struct ServerRecovery {
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(120);
 
 /// The time limit for sending a notification.
-const TOLD: Duration = Duration::from_secs(10);
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl UpstreamServer {
     /// Creates a server that is started or connected on demand and then gets the state of this handshake.
@@ -153,10 +153,10 @@ impl UpstreamServer {
     }
 
     /// Returns its state.
-    pub(crate) fn look(&self) -> InstanceView {
+    pub(crate) fn instance_view(&self) -> InstanceView {
         let tools = self.catalog.len();
         match &self.connection {
-            ServerConnection::Child(child) => child.look(tools),
+            ServerConnection::Child(child) => child.instance_view(tools),
             ServerConnection::Remote(_) => InstanceView {
                 state: InstanceState::Elsewhere,
                 restarts: 0,
@@ -176,9 +176,9 @@ impl UpstreamServer {
     }
 
     /// Runs the server and sends its events to the owner.
-    pub(crate) async fn keep(self: Arc<Self>, keeping: ServerProcesses, owner: Arc<dyn ServerOwner>) {
+    pub(crate) async fn keep(self: Arc<Self>, processes: ServerProcesses, owner: Arc<dyn ServerOwner>) {
         let _ = self.owner.set(owner);
-        match (&self.connection, keeping) {
+        match (&self.connection, processes) {
             (ServerConnection::Child(child), ServerProcesses(Some(incarnations))) => {
                 child.keep(&self, incarnations).await
             }
@@ -193,9 +193,9 @@ impl UpstreamServer {
     pub(crate) async fn send(
         self: &Arc<Self>,
         request: &RpcMessage,
-        hear: Option<NotificationHandler>,
+        on_notification: Option<NotificationHandler>,
     ) -> Result<PendingRequest, AttemptFault> {
-        bridge::send(self, request, hear).await
+        bridge::send(self, request, on_notification).await
     }
 
     /// Sends the first request of a client, which makes the server ready.
@@ -252,21 +252,21 @@ impl UpstreamServer {
     /// Sends a notification without translation.
     async fn pass_notification(self: &Arc<Self>, notification: &RpcMessage) {
         match &self.connection {
-            ServerConnection::Child(child) => child.tell(notification).await,
-            ServerConnection::Remote(remote) => remote.tell(self, notification).await,
+            ServerConnection::Child(child) => child.notify(notification).await,
+            ServerConnection::Remote(remote) => remote.notify(self, notification).await,
         }
     }
 
     /// Cancels a request at the server. The answer may still arrive.
-    pub(crate) fn withdraw(
+    pub(crate) fn cancel_at_server(
         self: &Arc<Self>,
         place: &PendingRequest,
     ) -> impl Future<Output = ()> + Send + use<> {
-        self.pending.withdraw(place.number);
+        self.pending.cancel_at_server(place.number);
         // A request that was sent on behalf of this one is cancelled too.
-        self.pending.withdraw(place.sent_as());
+        self.pending.cancel_at_server(place.sent_as());
         let is_done = match &self.connection {
-            ServerConnection::Remote(remote) => remote.is_withdrawn_by_leaving(place),
+            ServerConnection::Remote(remote) => remote.is_cancelled_by_disconnect(place),
             ServerConnection::Child(_) => false,
         };
         let cancellation = (!is_done).then(|| cancel(&place.id(), "the request was cancelled"));
@@ -291,12 +291,12 @@ impl UpstreamServer {
     pub(crate) async fn end(self: &Arc<Self>, sent: SentRequest, settling: SettlingPolicy) {
         match &self.connection {
             ServerConnection::Child(child) => {
-                let life = match sent.life() {
+                let generation = match sent.generation() {
                     // The request was answered by the gateway or went to the current generation.
-                    Generation::NONE => child.life(),
-                    life => life,
+                    Generation::NONE => child.generation(),
+                    generation => generation,
                 };
-                child.end(self, life, settling).await;
+                child.end(self, generation, settling).await;
             }
             ServerConnection::Remote(_) => std::future::pending().await,
         }
@@ -333,11 +333,11 @@ impl UpstreamServer {
     /// Registers a request and returns it with our own id and progress token.
     fn enter(
         &self,
-        life: Generation,
+        generation: Generation,
         request: &RpcMessage,
         receivers: NotificationReceivers,
     ) -> (PendingRequest, RpcMessage) {
-        let place = self.pending.enter(life, receivers);
+        let place = self.pending.enter(generation, receivers);
         let mut sent = request.rewrite().id(&place.id());
         if request.progress_token().is_some() {
             sent = sent.meta("progressToken", place.id().to_json());
@@ -347,10 +347,10 @@ impl UpstreamServer {
 
     /// Routes a message of the server, perhaps from the stream of the request with this number: to the task that waits
     /// for it, or else to the owner.
-    async fn received(self: &Arc<Self>, life: Generation, message: RpcMessage, on: Option<u64>) {
+    async fn received(self: &Arc<Self>, generation: Generation, message: RpcMessage, on: Option<u64>) {
         let event = match message.kind() {
             RpcMessageKind::Result { id } | RpcMessageKind::Error { id: Some(id) } => {
-                self.pending.complete(life, &id, message);
+                self.pending.complete(generation, &id, message);
                 return;
             }
             RpcMessageKind::Error { id: None } => {
@@ -358,13 +358,15 @@ impl UpstreamServer {
                 tracing::warn!(event = "server.error", server = %self.name, "why" = %reason);
                 return;
             }
-            RpcMessageKind::Notification { .. } if self.pending.deliver_notification(life, &message) => {
+            RpcMessageKind::Notification { .. }
+                if self.pending.deliver_notification(generation, &message) =>
+            {
                 return;
             }
             RpcMessageKind::Notification { .. } => ServerEvent::Notification(message),
-            RpcMessageKind::Request { .. } => ServerEvent::Request(life, message),
+            RpcMessageKind::Request { .. } => ServerEvent::Request(generation, message),
         };
-        if let Some(event) = bridge::translate_event(self, event, (life, on)).await {
+        if let Some(event) = bridge::translate_event(self, event, (generation, on)).await {
             self.notify_owner(event).await;
         }
     }
@@ -379,19 +381,19 @@ impl UpstreamServer {
 
     /// Handles a message that is too long to be passed on, perhaps from the stream of the request with this number. A
     /// request that it answers fails with the reason.
-    fn handle_overlong(&self, life: Generation, long: &LongText, on: Option<u64>) -> OverlongMessage {
+    fn handle_overlong(&self, generation: Generation, long: &LongText, on: Option<u64>) -> OverlongMessage {
         let bytes = long.bytes();
         let reason = too_large(Some(bytes), LONGEST_LINE);
         let message = long.message();
         let number = match &message {
             LongMessage::Response(id) => id.as_u64(),
             // No other request can be meant.
-            LongMessage::Unclear => on.or_else(|| self.pending.only(life)),
+            LongMessage::Unclear => on.or_else(|| self.pending.only(generation)),
             LongMessage::Request(_) | LongMessage::Notification | LongMessage::NotAMessage => None,
         };
         let answers = number.filter(|number| {
             let fault = AttemptFault::new(FaultSource::TooLarge, reason.clone());
-            self.pending.fail_at(life, *number, fault)
+            self.pending.fail_at(generation, *number, fault)
         });
         let is_answer = answers.is_some();
         tracing::warn!(event = "server.line_too_long", server = %self.name, bytes, is_answer);

@@ -24,7 +24,7 @@ pub(crate) struct PendingRequests {
     waiting: Mutex<HashMap<u64, PendingEntry>>,
     next: AtomicU64,
     /// Notified when a request is no longer pending.
-    left: Notify,
+    removed: Notify,
 }
 
 struct PendingEntry {
@@ -34,7 +34,7 @@ struct PendingEntry {
     /// Shows if the server can have read the request, where that is known.
     taken: Option<ReadPossibility>,
     /// True if the request was cancelled at the server.
-    withdrawn: bool,
+    is_cancelled: bool,
 }
 
 /// A pending request. Dropping it abandons the request: a later answer is ignored.
@@ -82,7 +82,7 @@ pub(crate) struct SentRequest {
 
 impl SentRequest {
     /// Returns the generation of the last send.
-    pub(super) fn life(&self) -> Generation {
+    pub(super) fn generation(&self) -> Generation {
         self.sent_as.as_ref().map_or(self.at, |sent_as| Generation(sent_as.at.load(Ordering::Relaxed)))
     }
 }
@@ -98,7 +98,7 @@ impl PendingRequests {
         let (sender, answer) = oneshot::channel();
         self.waiting
             .lock()
-            .insert(number, PendingEntry { at, answer: sender, receivers, taken: None, withdrawn: false });
+            .insert(number, PendingEntry { at, answer: sender, receivers, taken: None, is_cancelled: false });
         PendingRequest {
             number,
             at,
@@ -130,7 +130,7 @@ impl PendingRequests {
         }
         let place = waiting.remove(&number);
         drop(waiting);
-        self.left.notify_waiters();
+        self.removed.notify_waiters();
         place.is_some_and(|place| place.answer.send(Ok(answer)).is_ok())
     }
 
@@ -144,11 +144,14 @@ impl PendingRequests {
         let number = name.and_then(|name| name.parse().ok());
         let handler = number.and_then(|number: u64| {
             let waiting = self.waiting.lock();
-            waiting.get(&number).filter(|place| place.at == at).and_then(|place| place.receivers.hear.clone())
+            waiting
+                .get(&number)
+                .filter(|place| place.at == at)
+                .and_then(|place| place.receivers.on_notification.clone())
         });
         match handler {
-            Some(hear) => {
-                hear(message);
+            Some(on_notification) => {
+                on_notification(message);
                 true
             }
             None => false,
@@ -176,33 +179,33 @@ impl PendingRequests {
     /// Completes a request. Returns true if a task waited for it.
     pub(super) fn settle(&self, number: u64, answer: Result<RpcMessage, AttemptFault>) -> bool {
         let place = self.waiting.lock().remove(&number);
-        self.left.notify_waiters();
+        self.removed.notify_waiters();
         place.is_some_and(|place| place.answer.send(answer).is_ok())
     }
 
     /// Marks a request as cancelled at the server.
-    pub(super) fn withdraw(&self, number: u64) {
+    pub(super) fn cancel_at_server(&self, number: u64) {
         if let Some(place) = self.waiting.lock().get_mut(&number) {
-            place.withdrawn = true;
+            place.is_cancelled = true;
         }
-        self.left.notify_waiters();
+        self.removed.notify_waiters();
     }
 
     /// Waits until this generation has no pending request that is not cancelled.
-    pub(super) async fn wait_until_unwanted(&self, at: Generation) {
+    pub(super) async fn wait_until_all_cancelled(&self, at: Generation) {
         loop {
-            let left = self.left.notified();
-            if self.waiting.lock().values().all(|place| place.at != at || place.withdrawn) {
+            let removed = self.removed.notified();
+            if self.waiting.lock().values().all(|place| place.at != at || place.is_cancelled) {
                 return;
             }
-            left.await;
+            removed.await;
         }
     }
 
     /// Replaces the receiver of notifications that name this request.
-    pub(super) fn set_handler(&self, number: u64, hear: Option<NotificationHandler>) {
+    pub(super) fn set_handler(&self, number: u64, on_notification: Option<NotificationHandler>) {
         if let Some(place) = self.waiting.lock().get_mut(&number) {
-            place.receivers.hear = hear;
+            place.receivers.on_notification = on_notification;
         }
     }
 
@@ -263,8 +266,8 @@ impl PendingRequest {
     }
 
     /// Sets the task that brings the answer from a request with another number.
-    pub(super) fn brought_by(mut self, bringing: AbortHandle, sent_as: Arc<SentRequestNumber>) -> Self {
-        (self.fetching, self.sent_as) = (Some(bringing), Some(sent_as));
+    pub(super) fn answered_by(mut self, fetcher: AbortHandle, sent_as: Arc<SentRequestNumber>) -> Self {
+        (self.fetching, self.sent_as) = (Some(fetcher), Some(sent_as));
         self
     }
 
@@ -296,7 +299,7 @@ impl PendingRequest {
         match ((&mut self.answer).await, self.turn.take()) {
             (Ok(Ok(answer)), Some(turn)) => Ok(turn(answer)),
             (Ok(answer), _) => answer,
-            (Err(_), _) => Err(super::not_sent("the connection to the server was given up")),
+            (Err(_), _) => Err(super::not_sent("the connection to the server was closed")),
         }
     }
 }
@@ -304,7 +307,7 @@ impl PendingRequest {
 impl Drop for PendingRequest {
     fn drop(&mut self) {
         let waited = self.pending.waiting.lock().remove(&self.number).is_some();
-        self.pending.left.notify_waiters();
+        self.pending.removed.notify_waiters();
         if let Some(fetching) = self.fetching.as_ref().filter(|_| waited) {
             fetching.abort();
         }

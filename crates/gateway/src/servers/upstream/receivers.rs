@@ -18,14 +18,14 @@ pub(crate) type NotificationHandler = Arc<dyn Fn(&RpcMessage) + Send + Sync>;
 #[derive(Clone, Default)]
 pub(super) struct NotificationReceivers {
     /// Receives notifications that name the request.
-    pub(super) hear: Option<NotificationHandler>,
+    pub(super) on_notification: Option<NotificationHandler>,
     /// Receives notifications and requests of a legacy server while the request runs.
     pub(super) running: Option<Arc<RunningRequest>>,
 }
 
 impl From<Option<NotificationHandler>> for NotificationReceivers {
-    fn from(hear: Option<NotificationHandler>) -> Self {
-        Self { hear, running: None }
+    fn from(on_notification: Option<NotificationHandler>) -> Self {
+        Self { on_notification, running: None }
     }
 }
 
@@ -42,9 +42,9 @@ pub(super) struct RunningRequest {
 /// An event for the task that holds a call.
 pub(super) enum HoldEvent {
     /// The server requests input.
-    Asked(Generation, RpcMessage),
+    InputRequested(Generation, RpcMessage),
     /// The server cancelled the request with this id.
-    Withdrawn(String),
+    InputCancelled(String),
     /// The client sent the call again, with this request number and its input.
     Resumed(u64, Option<JsonText>),
 }
@@ -53,11 +53,11 @@ impl RunningRequest {
     pub(super) fn new(
         request: &RpcMessage,
         capabilities: JsonText,
-        hear: Option<NotificationHandler>,
+        on_notification: Option<NotificationHandler>,
         events: Option<mpsc::Sender<HoldEvent>>,
     ) -> Arc<Self> {
         let running = Self { log: Mutex::default(), capabilities: Mutex::new(json("{}")), events };
-        running.resume(request, capabilities, hear);
+        running.resume(request, capabilities, on_notification);
         Arc::new(running)
     }
 
@@ -66,10 +66,10 @@ impl RunningRequest {
         &self,
         request: &RpcMessage,
         capabilities: JsonText,
-        hear: Option<NotificationHandler>,
+        on_notification: Option<NotificationHandler>,
     ) {
         let level = request.meta_text(LOG_LEVEL).and_then(|text| LogSeverity::of(&text));
-        *self.log.lock() = level.zip(hear);
+        *self.log.lock() = level.zip(on_notification);
         *self.capabilities.lock() = capabilities;
     }
 
@@ -79,7 +79,11 @@ impl RunningRequest {
 
     /// Returns the receiver of a log message of this level.
     pub(super) fn log_receiver(&self, logged: LogSeverity) -> Option<NotificationHandler> {
-        self.log.lock().as_ref().filter(|(level, _)| *level <= logged).map(|(_, hear)| hear.clone())
+        self.log
+            .lock()
+            .as_ref()
+            .filter(|(level, _)| *level <= logged)
+            .map(|(_, on_notification)| on_notification.clone())
     }
 }
 

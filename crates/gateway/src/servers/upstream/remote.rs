@@ -22,8 +22,8 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use super::{
-    Generation, HANDSHAKE, NotificationReceivers, OverlongMessage, PendingRequest, ServerEvent,
-    ServerRecovery, TOLD, UpstreamServer, not_sent,
+    Generation, HANDSHAKE, NotificationReceivers, OverlongMessage, PendingRequest, SEND_TIMEOUT, ServerEvent,
+    ServerRecovery, UpstreamServer, not_sent,
 };
 
 /// The connection to a remote server.
@@ -32,11 +32,11 @@ pub(super) struct RemoteConnection {
     headers: HeaderMap,
     state: Mutex<State>,
     /// Locked while a new session is created, so that there is one for all requests.
-    mending: tokio::sync::Mutex<()>,
+    restoring: tokio::sync::Mutex<()>,
 }
 
 struct State {
-    life: Generation,
+    generation: Generation,
     standing: RemoteSessionState,
     /// The protocol version of the legacy handshake.
     version: Option<Box<str>>,
@@ -64,7 +64,7 @@ struct AwaitedAnswer<'a> {
 }
 
 /// The delay before the stream is opened again, if the server sets none.
-const AGAIN: Duration = Duration::from_secs(1);
+const REOPEN_DELAY: Duration = Duration::from_secs(1);
 /// The maximum number of times in a row that a broken stream is resumed.
 const MOST_RESUMED: u32 = 5;
 
@@ -72,8 +72,9 @@ impl RemoteConnection {
     /// Creates the connection. A server that an earlier process used does not know our session.
     pub(super) fn new(server: upstream::HttpUpstream, headers: HeaderMap, was_known: bool) -> Self {
         let standing = if was_known { RemoteSessionState::Forgotten } else { RemoteSessionState::Fresh };
-        let state = State { life: Generation(1), standing, version: None, session: None, listening: None };
-        Self { server, headers, state: Mutex::new(state), mending: tokio::sync::Mutex::default() }
+        let state =
+            State { generation: Generation(1), standing, version: None, session: None, listening: None };
+        Self { server, headers, state: Mutex::new(state), restoring: tokio::sync::Mutex::default() }
     }
 
     pub(super) async fn send(
@@ -94,9 +95,9 @@ impl RemoteConnection {
         Ok(self.post(server, request, NotificationReceivers::default()))
     }
 
-    pub(super) async fn tell(&self, server: &Arc<UpstreamServer>, notification: &RpcMessage) {
+    pub(super) async fn notify(&self, server: &Arc<UpstreamServer>, notification: &RpcMessage) {
         let context = self.context(server, notification);
-        match timeout(TOLD, self.server.post(notification, &context)).await {
+        match timeout(SEND_TIMEOUT, self.server.post(notification, &context)).await {
             // After a timeout it may still have been received.
             outcome @ (Ok(Ok(_)) | Err(_)) => {
                 if outcome.is_ok() {
@@ -116,16 +117,16 @@ impl RemoteConnection {
         requested_by: Generation,
         answer: &RpcMessage,
     ) {
-        if self.state.lock().life == requested_by {
-            self.tell(server, answer).await;
+        if self.state.lock().generation == requested_by {
+            self.notify(server, answer).await;
         }
     }
 
     /// Cancels the request by closing its connection, if this server expects that. Returns true if it did.
-    pub(super) fn is_withdrawn_by_leaving(&self, place: &PendingRequest) -> bool {
+    pub(super) fn is_cancelled_by_disconnect(&self, place: &PendingRequest) -> bool {
         let leaves = self.state.lock().standing == RemoteSessionState::Fresh;
         if leaves {
-            place.abandon(lost("the request was withdrawn"));
+            place.abandon(lost("the request was cancelled"));
         }
         leaves
     }
@@ -140,7 +141,7 @@ impl RemoteConnection {
             std::mem::replace(&mut state.standing, RemoteSessionState::Fresh) == RemoteSessionState::Known
         };
         if known && context.session.is_some() {
-            let _ = timeout(FAREWELL, self.server.end(&context)).await;
+            let _ = timeout(END_TIMEOUT, self.server.end(&context)).await;
         }
     }
 
@@ -151,12 +152,12 @@ impl RemoteConnection {
         receivers: NotificationReceivers,
     ) -> PendingRequest {
         let context = self.context(server, request);
-        let life = self.state.lock().life;
-        let (place, sent) = server.enter(life, request, receivers);
+        let generation = self.state.lock().generation;
+        let (place, sent) = server.enter(generation, request, receivers);
         let (server, number) = (server.clone(), place.number);
         let fetching = tokio::spawn(async move {
             let Some(remote) = server.remote() else { return };
-            let fetched = remote.fetch(&server, life, &sent, context).await;
+            let fetched = remote.fetch(&server, generation, &sent, context).await;
             // A request that is still pending got an answer to a different one.
             let none =
                 || AttemptFault::new(FaultSource::BadAnswer, "the server answered a different request");
@@ -169,7 +170,7 @@ impl RemoteConnection {
     async fn fetch(
         &self,
         server: &Arc<UpstreamServer>,
-        life: Generation,
+        generation: Generation,
         sent: &RpcMessage,
         context: MessageContext,
     ) -> Result<(), AttemptFault> {
@@ -182,21 +183,22 @@ impl RemoteConnection {
             Err(failure) => {
                 self.failed(server, &failure, &context);
                 let response = error_response(&failure, sent).ok_or_else(|| failure.fault())?;
-                server.received(life, response, on).await;
+                server.received(generation, response, on).await;
                 return Ok(());
             }
         };
         let is_first = sent.method() == Some("initialize");
         match answer.content {
-            UpstreamContent::Accepted => {
-                Err(AttemptFault::new(FaultSource::BadAnswer, "the server gave no answer to a request"))
-            }
+            UpstreamContent::Accepted => Err(AttemptFault::new(
+                FaultSource::BadAnswer,
+                "the server accepted the request and did not answer it",
+            )),
             UpstreamContent::One(message) => {
                 if is_first {
                     self.agreed(&message, answer.session);
                 }
                 self.refused(&message, &context);
-                server.received(life, message, on).await;
+                server.received(generation, message, on).await;
                 Ok(())
             }
             UpstreamContent::Stream(mut stream) => {
@@ -204,10 +206,10 @@ impl RemoteConnection {
                 loop {
                     let awaited =
                         AwaitedAnswer { number: number_of(sent), first: is_first.then_some(&answer.session) };
-                    match self.read(server, (life, on), &mut stream, Some(awaited)).await {
+                    match self.read(server, (generation, on), &mut stream, Some(awaited)).await {
                         StreamEnd::Answered => {
                             // After reading to the end, the connection can be reused.
-                            tokio::spawn(async move { timeout(AGAIN, stream.next()).await });
+                            tokio::spawn(async move { timeout(REOPEN_DELAY, stream.next()).await });
                             return Ok(());
                         }
                         StreamEnd::Over => {}
@@ -219,7 +221,7 @@ impl RemoteConnection {
                         return Err(lost("the stream ended repeatedly before the answer"));
                     }
                     resumed += 1;
-                    tokio::time::sleep(stream.retry().unwrap_or(AGAIN)).await;
+                    tokio::time::sleep(stream.retry().unwrap_or(REOPEN_DELAY)).await;
                     stream = self.server.listen(&context, Some(&last)).await.map_err(|failure| {
                         self.failed(server, &failure, &context);
                         // The first attempt may have taken effect, so the outcome is unknown after any later failure.
@@ -234,7 +236,7 @@ impl RemoteConnection {
     async fn read(
         &self,
         server: &Arc<UpstreamServer>,
-        (life, on): (Generation, Option<u64>),
+        (generation, on): (Generation, Option<u64>),
         stream: &mut EventStream,
         awaited: Option<AwaitedAnswer<'_>>,
     ) -> StreamEnd {
@@ -249,7 +251,7 @@ impl RemoteConnection {
                     if let Some(session) = answered.and_then(|one| one.first) {
                         self.agreed(&message, session.clone());
                     }
-                    server.received(life, message, on).await;
+                    server.received(generation, message, on).await;
                     if is_answer {
                         return StreamEnd::Answered;
                     }
@@ -259,10 +261,10 @@ impl RemoteConnection {
                     tracing::warn!(event = "server.garbage", server = %server.name, "why" = %error);
                 }
                 Ok(StreamItem::TooLong(long)) => {
-                    let OverlongMessage { answers, refusal } = server.handle_overlong(life, &long, on);
+                    let OverlongMessage { answers, refusal } = server.handle_overlong(generation, &long, on);
                     if let Some(refusal) = refusal {
                         let context = self.context(server, &refusal);
-                        let _ = timeout(TOLD, self.server.post(&refusal, &context)).await;
+                        let _ = timeout(SEND_TIMEOUT, self.server.post(&refusal, &context)).await;
                     }
                     if answers.is_some() && awaited.as_ref().is_some_and(|one| one.number == answers) {
                         return StreamEnd::Answered;
@@ -350,16 +352,16 @@ impl RemoteConnection {
     /// Creates a new session if the server has lost the old one. If that fails, the request that needs the session was not
     /// sent, whatever happened to the handshake.
     pub(super) async fn restore_session(&self, server: &Arc<UpstreamServer>) -> Result<(), AttemptFault> {
-        self.shake_hands_again(server)
+        self.repeat_handshake(server)
             .await
             .map_err(|fault| AttemptFault { retry_after: fault.retry_after, ..not_sent(&fault.message) })
     }
 
-    async fn shake_hands_again(&self, server: &Arc<UpstreamServer>) -> Result<(), AttemptFault> {
+    async fn repeat_handshake(&self, server: &Arc<UpstreamServer>) -> Result<(), AttemptFault> {
         if self.state.lock().standing != RemoteSessionState::Forgotten {
             return Ok(());
         }
-        let _mending = self.mending.lock().await;
+        let _guard = self.restoring.lock().await;
         let before = {
             let mut state = self.state.lock();
             if state.standing != RemoteSessionState::Forgotten {
@@ -368,8 +370,8 @@ impl RemoteConnection {
             if let Some(listening) = state.listening.take() {
                 listening.abort();
             }
-            let before = state.life;
-            state.life = Generation(before.0 + 1);
+            let before = state.generation;
+            state.generation = Generation(before.0 + 1);
             before
         };
         server.notify_owner(ServerEvent::Died(before)).await;
@@ -378,7 +380,7 @@ impl RemoteConnection {
         }
         let handshake = server.repeat(
             |request| async { Ok(self.post(server, &{ request }, NotificationReceivers::default())) }.boxed(),
-            |notification| async { self.tell(server, &{ notification }).await }.boxed(),
+            |notification| async { self.notify(server, &{ notification }).await }.boxed(),
         );
         match timeout(HANDSHAKE, handshake).await {
             Ok(result) => result?,
@@ -401,7 +403,7 @@ impl RemoteConnection {
     /// Opens the stream for messages that belong to no request, if the server has one. Waits until it is open: some
     /// servers send requests to their client on it during a call, and lose them if it is not open.
     async fn listen(&self, server: &Arc<UpstreamServer>) {
-        let life = self.state.lock().life;
+        let generation = self.state.lock().generation;
         let context = self.context_of_session();
         let server = Arc::downgrade(server);
         let (opening, opened) = oneshot::channel::<()>();
@@ -415,14 +417,14 @@ impl RemoteConnection {
                 let pause = match stream {
                     Ok(mut stream) => {
                         server.reporter.record_success();
-                        let _ = remote.read(&server, (life, None), &mut stream, None).await;
+                        let _ = remote.read(&server, (generation, None), &mut stream, None).await;
                         last = stream.last_event_id().map(str::to_owned).or(last);
-                        stream.retry().unwrap_or(AGAIN)
+                        stream.retry().unwrap_or(REOPEN_DELAY)
                     }
                     Err(failure @ (UpstreamFailure::NotSent { .. } | UpstreamFailure::Lost { .. })) => {
                         tracing::debug!(event = "server.listen", server = %server.name, "why" = %failure);
                         server.reporter.record_failure(&failure.to_string());
-                        AGAIN
+                        REOPEN_DELAY
                     }
                     // The server has no such stream, or has lost the session.
                     Err(failure) => return remote.failed(&server, &failure, &context),
@@ -444,7 +446,7 @@ impl RemoteConnection {
 const OPENING: Duration = Duration::from_millis(500);
 
 /// The time limit for ending the session.
-const FAREWELL: Duration = Duration::from_secs(2);
+const END_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Returns the number in the id of a message.
 fn number_of(message: &RpcMessage) -> Option<u64> {

@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn only_identity_is_no_content_coding() {
+    fn only_identity_is_not_a_content_coding() {
         for (values, expected) in [
             (&[][..], false),
             (&["identity"], false),

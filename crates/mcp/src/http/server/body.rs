@@ -114,7 +114,7 @@ impl EventBody {
                     sse::write_event(&mut out, id.as_deref(), self.retry.take(), &data_of(&event));
                     if let Some(tracker) = event.tracker {
                         self.link.record_handed_over(tracker);
-                        self.is_finished = event.behind == StreamPosition::Nothing;
+                        self.is_finished = event.position == StreamPosition::Last;
                     }
                 }
                 Poll::Ready(None) => self.is_finished = true,

@@ -201,7 +201,7 @@ mod tests {
         }
     }
 
-    async fn comes(connections: &Arc<Connections>, address: &str) -> SlotTestClient {
+    async fn connect(connections: &Arc<Connections>, address: &str) -> SlotTestClient {
         // No two connections arrive at the same time.
         tokio::time::advance(Duration::from_millis(1)).await;
         let (activity, link) = (ConnectionActivity::new(), DeliveryLink::new());
@@ -214,19 +214,19 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_oldest_without_a_request_is_evicted_and_unauthenticated_ones_go_first() {
         let connections = Connections::new(3, 1, 99);
-        let idle = comes(&connections, HERE).await;
+        let idle = connect(&connections, HERE).await;
         idle.activity.busy();
         idle.link.admit();
         idle.activity.idle();
-        let (first, second) = (comes(&connections, HERE).await, comes(&connections, HERE).await);
-        let third = comes(&connections, HERE).await;
+        let (first, second) = (connect(&connections, HERE).await, connect(&connections, HERE).await);
+        let third = connect(&connections, HERE).await;
         assert!(first.is_evicted() && !second.is_evicted() && !idle.is_evicted());
-        let fourth = comes(&connections, HERE).await;
+        let fourth = connect(&connections, HERE).await;
         assert!(second.is_evicted() && !idle.is_evicted());
         for one in [&third, &fourth] {
             one.activity.busy();
         }
-        let fifth = comes(&connections, HERE).await;
+        let fifth = connect(&connections, HERE).await;
         assert!(idle.is_evicted(), "nobody else can go");
         assert!([&third, &fourth, &fifth].iter().all(|one| !one.slot.is_in_reserve() && !one.is_evicted()));
     }
@@ -234,14 +234,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_request_in_flight_keeps_its_slot_and_a_new_connection_goes_to_the_reserve() {
         let connections = Connections::new(2, 1, 99);
-        let (busy, in_doubt) = (comes(&connections, HERE).await, comes(&connections, HERE).await);
+        let (busy, in_doubt) = (connect(&connections, HERE).await, connect(&connections, HERE).await);
         busy.activity.busy();
         in_doubt.activity.busy();
         let (tracker, _delivery) = crate::delivery::DeliveryTracker::new(None);
         in_doubt.link.record_handed_over(tracker);
         in_doubt.link.record_flush();
         in_doubt.activity.idle();
-        let late = comes(&connections, HERE).await;
+        let late = connect(&connections, HERE).await;
         late.activity.busy();
         assert!(late.slot.is_in_reserve(), "nobody knows yet whether an answer has arrived");
         assert!(!busy.is_evicted() && !in_doubt.is_evicted());
@@ -252,8 +252,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_request_that_arrives_in_the_last_moment_keeps_its_connection() {
         let connections = Connections::new(1, 1, 99);
-        let first = comes(&connections, HERE).await;
-        let _second = comes(&connections, HERE).await;
+        let first = connect(&connections, HERE).await;
+        let _second = connect(&connections, HERE).await;
         assert!(first.is_evicted());
         first.activity.busy();
         assert!(!first.is_evicted());
@@ -262,23 +262,23 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_address_has_a_limit_of_unauthenticated_connections_and_takes_no_slot_of_others() {
         let connections = Connections::new(99, 9, 2);
-        let (other, here) = (comes(&connections, "192.0.2.9").await, comes(&connections, HERE).await);
+        let (other, here) = (connect(&connections, "192.0.2.9").await, connect(&connections, HERE).await);
         let (first, second) =
-            (comes(&connections, "192.0.2.1").await, comes(&connections, "::ffff:192.0.2.1").await);
-        let third = comes(&connections, "192.0.2.1").await;
+            (connect(&connections, "192.0.2.1").await, connect(&connections, "::ffff:192.0.2.1").await);
+        let third = connect(&connections, "192.0.2.1").await;
         assert!(first.is_evicted() && !second.is_evicted() && !other.is_evicted());
         for _ in 0..5 {
-            assert!(!comes(&connections, HERE).await.is_evicted());
+            assert!(!connect(&connections, HERE).await.is_evicted());
         }
         assert!(!here.is_evicted(), "clients of this machine are not counted");
         // A connection that was admitted does not count.
         second.link.admit();
-        let fourth = comes(&connections, "192.0.2.1").await;
+        let fourth = connect(&connections, "192.0.2.1").await;
         assert!(!second.is_evicted() && !third.is_evicted());
         for one in [&third, &fourth] {
             one.activity.busy();
         }
-        let fifth = comes(&connections, "192.0.2.1").await;
+        let fifth = connect(&connections, "192.0.2.1").await;
         assert!(fifth.slot.is_in_reserve(), "its requests are being answered, and it was not admitted yet");
         drop(third);
         assert!(!fifth.slot.is_in_reserve());
@@ -287,10 +287,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_host_has_one_network_of_ipv6() {
         let connections = Connections::new(99, 9, 1);
-        let first = comes(&connections, "2001:db8:1:2::1").await;
-        let _other = comes(&connections, "2001:db8:1:3::1").await;
+        let first = connect(&connections, "2001:db8:1:2::1").await;
+        let _other = connect(&connections, "2001:db8:1:3::1").await;
         assert!(!first.is_evicted());
-        let _same = comes(&connections, "2001:db8:1:2:ffff::1").await;
+        let _same = connect(&connections, "2001:db8:1:2:ffff::1").await;
         assert!(first.is_evicted());
     }
 
@@ -298,10 +298,10 @@ mod tests {
     async fn no_more_connections_are_accepted_than_there_are_slots_and_reserve() {
         let connections = Connections::new(1, 1, 99);
         connections.wait_for_slot().await;
-        let first = comes(&connections, HERE).await;
+        let first = connect(&connections, HERE).await;
         first.activity.busy();
         connections.wait_for_slot().await;
-        let second = comes(&connections, HERE).await;
+        let second = connect(&connections, HERE).await;
         second.activity.busy();
         assert!(second.slot.is_in_reserve());
         {

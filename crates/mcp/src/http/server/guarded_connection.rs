@@ -253,11 +253,11 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for GuardedConnection<C> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let shut = Pin::new(&mut self.inner).poll_shutdown(cx);
-        if let Poll::Ready(shut) = &shut {
-            self.close_on_error(shut);
+        let closed = Pin::new(&mut self.inner).poll_shutdown(cx);
+        if let Poll::Ready(closed) = &closed {
+            self.close_on_error(closed);
         }
-        shut
+        closed
     }
 }
 
@@ -270,7 +270,7 @@ pub(super) async fn confirm_delivery(mut stream: TcpStream, link: &DeliveryLink)
     if !link.is_in_doubt() {
         return;
     }
-    let parting = async {
+    let closing = async {
         stream.shutdown().await?;
         while stream.read(&mut [0; 512]).await? > 0 {}
         let mut pause = Duration::from_millis(1);
@@ -281,7 +281,7 @@ pub(super) async fn confirm_delivery(mut stream: TcpStream, link: &DeliveryLink)
         }
         stream.take_error()?.map_or(Ok(()), Err)
     };
-    if let Some(Ok(())) = within(GRACE, parting).await {
+    if let Some(Ok(())) = within(GRACE, closing).await {
         link.record_client_close();
     }
 }
@@ -291,13 +291,13 @@ pub(super) async fn confirm_delivery(mut stream: TcpStream, link: &DeliveryLink)
 /// A process that was frozen (stopped, starved, or on a laptop that slept) wakes up with an expired timeout before it
 /// knows which bytes have arrived meanwhile. The runtime polls for input each time before it fires a timer, so one
 /// more short wait is enough. Without it, a request that had arrived in full would get a closed connection.
-const LAST_LOOK: Duration = Duration::from_millis(10);
+const READ_GRACE: Duration = Duration::from_millis(10);
 
 /// Waits for the future until the limit, and a moment longer for input that arrived in time while the process was
 /// frozen.
 pub async fn within<F: Future>(limit: Duration, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
-    for limit in [limit, LAST_LOOK] {
+    for limit in [limit, READ_GRACE] {
         if let Ok(done) = tokio::time::timeout(limit, future.as_mut()).await {
             return Some(done);
         }
@@ -311,7 +311,7 @@ struct ConnectionTimer {
     reason: Option<u8>,
     sleep: Option<Pin<Box<Sleep>>>,
     /// True once the time has passed, during the grace period for earlier input.
-    is_last_look: bool,
+    is_final_read: bool,
 }
 
 impl ConnectionTimer {
@@ -320,7 +320,7 @@ impl ConnectionTimer {
         if self.reason.replace(reason) == Some(reason) {
             return;
         }
-        self.is_last_look = false;
+        self.is_final_read = false;
         match &mut self.sleep {
             Some(sleep) => sleep.as_mut().reset(Instant::now() + patience),
             None => self.sleep = Some(Box::pin(tokio::time::sleep(patience))),
@@ -334,9 +334,9 @@ impl ConnectionTimer {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         let Some(sleep) = &mut self.sleep else { return Poll::Pending };
         ready!(sleep.as_mut().poll(cx));
-        if !self.is_last_look {
-            self.is_last_look = true;
-            sleep.as_mut().reset(Instant::now() + LAST_LOOK);
+        if !self.is_final_read {
+            self.is_final_read = true;
+            sleep.as_mut().reset(Instant::now() + READ_GRACE);
             ready!(sleep.as_mut().poll(cx));
         }
         Poll::Ready(io::ErrorKind::TimedOut.into())
@@ -349,7 +349,7 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: ConnectionTimeouts = ConnectionTimeouts {
+    const TIMEOUTS: ConnectionTimeouts = ConnectionTimeouts {
         head: Duration::from_secs(10),
         idle: Duration::from_secs(150),
         write: Duration::from_secs(30),
@@ -357,7 +357,7 @@ mod tests {
 
     /// A connection of a process that was frozen: its input becomes known only after this number of polls.
     struct FrozenConnection {
-        unaware: usize,
+        early_checks: usize,
         arrived: VecDeque<u8>,
     }
 
@@ -367,18 +367,18 @@ mod tests {
             _: &mut Context<'_>,
             buffer: &mut ReadBuf<'_>,
         ) -> Poll<io::Result<()>> {
-            let Some(left) = self.unaware.checked_sub(1) else {
+            let Some(left) = self.early_checks.checked_sub(1) else {
                 buffer.put_slice(self.arrived.make_contiguous());
                 return Poll::Ready(Ok(()));
             };
-            self.unaware = left;
+            self.early_checks = left;
             Poll::Pending
         }
     }
 
-    fn guarded(unaware: usize) -> GuardedConnection<FrozenConnection> {
-        let inner = FrozenConnection { unaware, arrived: b"POST".iter().copied().collect() };
-        GuardedConnection::new(inner, DeliveryLink::new(), ConnectionActivity::new(), PATIENCE)
+    fn guarded(early_checks: usize) -> GuardedConnection<FrozenConnection> {
+        let inner = FrozenConnection { early_checks, arrived: b"POST".iter().copied().collect() };
+        GuardedConnection::new(inner, DeliveryLink::new(), ConnectionActivity::new(), TIMEOUTS)
     }
 
     /// Regression: at load 10, a client sent its first request in full, and its connection was reset.
@@ -409,7 +409,7 @@ mod tests {
                 if polls.get() >= times { Poll::Ready(()) } else { Poll::Pending }
             })
         };
-        assert_eq!(within(PATIENCE.head, known_at(3)).await, Some(()));
-        assert_eq!(within(PATIENCE.head, std::future::pending::<()>()).await, None);
+        assert_eq!(within(TIMEOUTS.head, known_at(3)).await, Some(()));
+        assert_eq!(within(TIMEOUTS.head, std::future::pending::<()>()).await, None);
     }
 }

@@ -92,7 +92,7 @@ pub const OVERLOADED: Bytes = Bytes::from_static(
     br#"{"error":{"code":"overloaded","message":"connection limit reached; try again later","retryAfterMs":1000}}"#,
 );
 /// The value of `Retry-After`.
-const LATER: Duration = Duration::from_secs(1);
+const RETRY_AFTER_DELAY: Duration = Duration::from_secs(1);
 
 /// Limits of a listener.
 #[derive(Clone, Copy, Debug)]
@@ -314,7 +314,7 @@ fn overloaded(text: Bytes) -> Response<Bytes> {
     *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     let headers = answer.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(header::RETRY_AFTER, HeaderValue::from(LATER.as_secs()));
+    headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_DELAY.as_secs()));
     answer
 }
 
@@ -324,7 +324,7 @@ fn evicted() -> Vec<u8> {
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: {}\r\nretry-after: {}\r\n\
          connection: close\r\n\r\n",
         OVERLOADED.len(),
-        LATER.as_secs()
+        RETRY_AFTER_DELAY.as_secs()
     );
     [head.as_bytes(), &OVERLOADED].concat()
 }

@@ -86,7 +86,7 @@ pub(super) struct PipeEvent {
     pub(super) message: RpcMessage,
     /// Set for responses.
     pub(super) tracker: Option<DeliveryTracker>,
-    pub(super) behind: StreamPosition,
+    pub(super) position: StreamPosition,
 }
 
 /// Position of an event relative to the end of its stream.
@@ -95,7 +95,7 @@ pub(super) enum StreamPosition {
     /// More events may follow.
     More,
     /// The event is the last one.
-    Nothing,
+    Last,
 }
 
 #[derive(Clone, Debug)]
@@ -189,7 +189,7 @@ impl MessagePipe {
         let is_lost = !matches!(state.end, PipeEnd::Open) || (!*self.attached.borrow() && !state.resumable);
         let waker = match is_lost {
             true => state.waker.take(),
-            false => state.push(message, Some(tracker), StreamPosition::Nothing),
+            false => state.push(message, Some(tracker), StreamPosition::Last),
         };
         if matches!(state.end, PipeEnd::Open) {
             state.end = PipeEnd::Done;
@@ -211,7 +211,7 @@ impl MessagePipe {
             if !state.streams {
                 return PipeEnd::Refused(refusal);
             }
-            state.push(*refusal.error, None, StreamPosition::Nothing);
+            state.push(*refusal.error, None, StreamPosition::Last);
             PipeEnd::Done
         });
     }
@@ -266,11 +266,11 @@ impl MessagePipe {
     }
 
     /// Attaches a connection, which continues where the last one stopped, or after the event with this number.
-    pub(super) fn attach(self: &Arc<Self>, behind: Option<u64>) -> PipeAttachment {
+    pub(super) fn attach(self: &Arc<Self>, last_seen: Option<u64>) -> PipeAttachment {
         let mut state = self.state.lock();
         state.reader += 1;
-        if let Some(behind) = behind {
-            state.rewind(behind);
+        if let Some(last_seen) = last_seen {
+            state.rewind(last_seen);
         }
         let reader = state.reader;
         let waker = state.waker.take();
@@ -288,7 +288,7 @@ impl MessagePipe {
             return Poll::Ready(FirstItem::Refused(refusal.clone()));
         }
         match state.events.front() {
-            Some(event) if event.tracker.is_some() && event.behind == StreamPosition::Nothing => {
+            Some(event) if event.tracker.is_some() && event.position == StreamPosition::Last => {
                 match state.take(&self.limits) {
                     Some(event) => Poll::Ready(FirstItem::Answer(event)),
                     None => Poll::Ready(FirstItem::Nothing),
@@ -342,10 +342,10 @@ impl State {
         &mut self,
         message: RpcMessage,
         tracker: Option<DeliveryTracker>,
-        behind: StreamPosition,
+        position: StreamPosition,
     ) -> Option<Waker> {
         self.waiting_bytes += message.bytes().len();
-        self.events.push_back(PipeEvent { number: self.next_number, message, tracker, behind });
+        self.events.push_back(PipeEvent { number: self.next_number, message, tracker, position });
         self.next_number += 1;
         self.waker.take()
     }
@@ -369,10 +369,10 @@ impl State {
     }
 
     /// Returns the events after this number to the waiting ones, as far as they are still kept.
-    fn rewind(&mut self, behind: u64) {
+    fn rewind(&mut self, last_seen: u64) {
         while let Some(last) = self.taken.checked_sub(1)
             && let Some(event) = self.events.get(last)
-            && event.number > behind
+            && event.number > last_seen
         {
             let length = event.message.bytes().len();
             (self.taken, self.taken_bytes) = (last, self.taken_bytes - length);
@@ -380,7 +380,7 @@ impl State {
         }
         // Events that the client has seen need no resending.
         while let Some(event) = self.events.get(self.taken)
-            && event.number <= behind
+            && event.number <= last_seen
         {
             let length = event.message.bytes().len();
             (self.taken, self.waiting_bytes) = (self.taken + 1, self.waiting_bytes - length);

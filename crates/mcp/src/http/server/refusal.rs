@@ -48,7 +48,7 @@ impl HttpRefusal {
     pub(super) fn too_many_streams(id: Option<&RpcId>, limit: TooManyStreams) -> Self {
         let error = RpcMessage::error_response(id, code::INTERNAL_ERROR, &limit.message(), None);
         let refusal = Self::new(StatusCode::SERVICE_UNAVAILABLE, error);
-        Self { retry_after: Some(TooManyStreams::LATER), ..refusal }
+        Self { retry_after: Some(TooManyStreams::RETRY_AFTER_DELAY), ..refusal }
     }
 
     pub(super) fn invalid(status: StatusCode, text: &str) -> Self {

@@ -186,7 +186,7 @@ impl SessionStreams {
         state.streams.push_back(NumberedStream { number, listens, pipe });
         let mut total_bytes: usize = state.streams.iter().map(|stream| stream.pipe.bytes()).sum();
         // The oldest finished streams are dropped first. If there are too many streams, the oldest is dropped: it
-        // ends normally, but it cannot be resumed any more.
+        // ends normally, but it can no longer be resumed.
         while state.streams.len() > MOST_STREAMS || total_bytes > MOST_BYTES {
             let over = state.streams.len() > MOST_STREAMS;
             let rest = state.streams.len() - 1;

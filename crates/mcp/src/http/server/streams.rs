@@ -91,7 +91,7 @@ impl EventStreamLimiter {
 
 impl TooManyStreams {
     /// The value of `Retry-After`.
-    pub const LATER: Duration = Duration::from_secs(5);
+    pub const RETRY_AFTER_DELAY: Duration = Duration::from_secs(5);
 
     /// Returns a message that names the limit and how to raise it.
     pub fn message(self) -> String {

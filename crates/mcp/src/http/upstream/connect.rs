@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_connection_sends_at_once_and_is_asked_whether_it_lives() {
+    async fn a_connection_has_no_delay_and_keepalive() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         assert!(!stream.nodelay().unwrap(), "it is not so by itself");

@@ -119,7 +119,7 @@ impl UpstreamFailure {
 
     /// Returns the failure for an error of a connection that was in use.
     pub(super) fn lost(error: &(dyn std::error::Error + 'static)) -> Self {
-        Self::Lost { error: transport_of(error), text: words(error) }
+        Self::Lost { error: transport_of(error), text: message_of(error) }
     }
 }
 
@@ -167,7 +167,7 @@ pub(super) fn transport(error: &io::Error) -> TransportError {
     }
 }
 
-fn words(error: &(dyn std::error::Error + 'static)) -> String {
+fn message_of(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(error) = next {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{ADMIN, ApiGateway, PLAIN, envelope};
 use crate::client::McpTestClient;
 use crate::raw::{RawRequest, send};
-use crate::world::PATIENCE;
+use crate::world::TEST_TIMEOUT;
 
 /// The token of the agents.
 const CLIENT: &str = "token-of-the-agents";
@@ -16,7 +16,7 @@ const CLIENT: &str = "token-of-the-agents";
 /// The access that an endpoint requires, as the page about the API says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequiredAccess {
-    Everybody,
+    Public,
     Callers,
     Lookers,
     TheAdmin,
@@ -37,7 +37,7 @@ fn operations(gateway: &ApiGateway) -> Vec<(String, RequiredAccess)> {
                 "/v1/results",
             ];
             let required = match path.as_str() {
-                "/healthz" | "/readyz" | "/openapi.json" => RequiredAccess::Everybody,
+                "/healthz" | "/readyz" | "/openapi.json" => RequiredAccess::Public,
                 "/v1/failures" if method == "get" => RequiredAccess::Lookers,
                 path if calls.iter().any(|begin| path.starts_with(begin)) => RequiredAccess::Callers,
                 "/v1/sessions/{key}" => RequiredAccess::Callers,
@@ -47,7 +47,7 @@ fn operations(gateway: &ApiGateway) -> Vec<(String, RequiredAccess)> {
             };
             // The security of the document: none, an optional token, a token.
             let expected = match required {
-                RequiredAccess::Everybody => json!([]),
+                RequiredAccess::Public => json!([]),
                 RequiredAccess::Callers | RequiredAccess::Lookers => json!([{}, { "token": [] }]),
                 RequiredAccess::TheAdmin => json!([{ "token": [] }]),
             };
@@ -64,7 +64,7 @@ fn operations(gateway: &ApiGateway) -> Vec<(String, RequiredAccess)> {
 /// Returns the status of the answer. Some answers never end.
 fn status(request: &RawRequest) -> u16 {
     let mut stream = TcpStream::connect(request.address()).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     stream.write_all(&request.bytes()).unwrap();
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).unwrap();
@@ -72,7 +72,7 @@ fn status(request: &RawRequest) -> u16 {
 }
 
 /// Sends this request with an arbitrary body.
-fn ask(gateway: &ApiGateway, line: &str, headers: &[(&str, &str)]) -> u16 {
+fn request_status(gateway: &ApiGateway, line: &str, headers: &[(&str, &str)]) -> u16 {
     let request = gateway.request(line).body("{}");
     status(&headers.iter().fold(request, |request, (name, value)| request.header(name, value)))
 }
@@ -82,7 +82,7 @@ fn bearer(token: &str) -> String {
 }
 
 /// Checks that nothing was changed, and that nothing was run.
-fn untouched(gateway: &ApiGateway) {
+fn assert_unchanged(gateway: &ApiGateway) {
     let audit = gateway.get("/v1/audit");
     assert_eq!(audit["audit"], json!([]), "{audit}");
     let history = gateway.get("/v1/history");
@@ -97,21 +97,21 @@ fn sf_7_where_agents_have_a_token_each_endpoint_is_for_those_it_is_for() {
     let operations = operations(&gateway);
     let (client, admin) = (bearer(CLIENT), bearer(ADMIN));
     for (line, required) in &operations {
-        let public = *required == RequiredAccess::Everybody;
-        assert_eq!(ask(&gateway, line, &[]) == 401, !public, "{line} without a token");
+        let public = *required == RequiredAccess::Public;
+        assert_eq!(request_status(&gateway, line, &[]) == 401, !public, "{line} without a token");
         for wrong in ["Bearer wrong", "Bearer", "Basic x", ADMIN, &bearer(&CLIENT[1..]), &format!("{admin}x")]
         {
-            let status = ask(&gateway, line, &[("authorization", wrong)]);
+            let status = request_status(&gateway, line, &[("authorization", wrong)]);
             assert!(status == 401 || (public && status == 200), "{line} with {wrong:?}: {status}");
         }
         // A token is not accepted in a URL.
         let elsewhere = format!("{line}?token={ADMIN}&access_token={ADMIN}");
-        assert_eq!(ask(&gateway, &elsewhere, &[]) == 401, !public, "{elsewhere}");
-        let status = ask(&gateway, line, &[("authorization", &client)]);
+        assert_eq!(request_status(&gateway, &elsewhere, &[]) == 401, !public, "{elsewhere}");
+        let status = request_status(&gateway, line, &[("authorization", &client)]);
         let refused = matches!(required, RequiredAccess::Lookers | RequiredAccess::TheAdmin);
         assert_eq!(status == 403, refused, "{line} with the token of an agent: {status}");
     }
-    untouched(&gateway);
+    assert_unchanged(&gateway);
     for (line, required) in &operations {
         // From a foreign origin, or with a foreign host: not even with the token.
         for (name, value) in [
@@ -121,20 +121,20 @@ fn sf_7_where_agents_have_a_token_each_endpoint_is_for_those_it_is_for() {
             ("origin", "null"),
             ("origin", "http://localhost:3000"),
         ] {
-            let status = ask(&gateway, line, &[("authorization", &admin), (name, value)]);
+            let status = request_status(&gateway, line, &[("authorization", &admin), (name, value)]);
             assert_eq!(status, 403, "{line} with {name}: {value}");
         }
         assert!(
-            *required == RequiredAccess::Everybody
-                || ask(&gateway, line, &[("origin", "https://evil.example")]) == 403
+            *required == RequiredAccess::Public
+                || request_status(&gateway, line, &[("origin", "https://evil.example")]) == 403
         );
     }
-    untouched(&gateway);
+    assert_unchanged(&gateway);
     for (line, required) in &operations {
-        let allowed = ask(&gateway, line, &[("authorization", &admin)]);
+        let allowed = request_status(&gateway, line, &[("authorization", &admin)]);
         assert!(![401, 403].contains(&allowed) && allowed < 500, "{line} with the admin's: {allowed}");
         if *required == RequiredAccess::Callers {
-            let allowed = ask(&gateway, line, &[("authorization", &client)]);
+            let allowed = request_status(&gateway, line, &[("authorization", &client)]);
             assert!(![401, 403].contains(&allowed) && allowed < 500, "{line} with the agent's: {allowed}");
         }
     }
@@ -144,13 +144,13 @@ fn sf_7_where_agents_have_a_token_each_endpoint_is_for_those_it_is_for() {
 fn sf_7_on_this_machine_all_may_call_and_read_and_only_the_admin_makes_changes() {
     let gateway = ApiGateway::new("sf_7_local", "");
     for (line, required) in operations(&gateway) {
-        let status = ask(&gateway, &line, &[]);
+        let status = request_status(&gateway, &line, &[]);
         assert_eq!(status == 401, required == RequiredAccess::TheAdmin, "{line}: {status}");
-        assert_eq!(ask(&gateway, &line, &[("authorization", "Bearer wrong")]), 401, "{line}");
-        assert_eq!(ask(&gateway, &line, &[("host", "evil.example")]), 403, "{line}");
-        assert_eq!(ask(&gateway, &line, &[("origin", "http://evil.example")]), 403, "{line}");
+        assert_eq!(request_status(&gateway, &line, &[("authorization", "Bearer wrong")]), 401, "{line}");
+        assert_eq!(request_status(&gateway, &line, &[("host", "evil.example")]), 403, "{line}");
+        assert_eq!(request_status(&gateway, &line, &[("origin", "http://evil.example")]), 403, "{line}");
     }
-    untouched(&gateway);
+    assert_unchanged(&gateway);
 }
 
 #[test]
@@ -164,21 +164,30 @@ fn sf_7_each_mcp_endpoint_of_serve_needs_the_token_of_the_agents() {
             "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "t", "version": "1" },
         },
     });
-    let knock = |door: &str, headers: &[(&str, &str)]| {
-        let request =
-            RawRequest::to(gateway.address).line(&format!("POST {door} HTTP/1.1")).body(hello.to_string());
+    let connect_with = |endpoint_path: &str, headers: &[(&str, &str)]| {
+        let request = RawRequest::to(gateway.address)
+            .line(&format!("POST {endpoint_path} HTTP/1.1"))
+            .body(hello.to_string());
         status(&headers.iter().fold(request, |request, (name, value)| request.header(name, value)))
     };
-    for door in ["/mcp", "/mcp/bank"] {
-        assert_eq!(knock(door, &[]), 401, "{door}");
+    for endpoint_path in ["/mcp", "/mcp/bank"] {
+        assert_eq!(connect_with(endpoint_path, &[]), 401, "{endpoint_path}");
         for wrong in ["Bearer wrong", "Bearer", "Basic x", CLIENT, &bearer(&CLIENT[1..])] {
-            assert_eq!(knock(door, &[("authorization", wrong)]), 401, "{door} {wrong:?}");
+            assert_eq!(
+                connect_with(endpoint_path, &[("authorization", wrong)]),
+                401,
+                "{endpoint_path} {wrong:?}"
+            );
         }
         let client = bearer(CLIENT);
         let token = ("authorization", client.as_str());
-        assert_eq!(knock(door, &[token, ("origin", "https://evil.example")]), 403, "{door}");
-        assert_eq!(knock(door, &[token, ("host", "evil.example")]), 403, "{door}");
-        assert_eq!(knock(door, &[token]), 200, "{door}");
+        assert_eq!(
+            connect_with(endpoint_path, &[token, ("origin", "https://evil.example")]),
+            403,
+            "{endpoint_path}"
+        );
+        assert_eq!(connect_with(endpoint_path, &[token, ("host", "evil.example")]), 403, "{endpoint_path}");
+        assert_eq!(connect_with(endpoint_path, &[token]), 200, "{endpoint_path}");
     }
 }
 
@@ -188,13 +197,16 @@ fn sf_7_the_admin_token_makes_calls_at_each_mcp_endpoint() {
     let gateway = ApiGateway::with("sf_7_admin_mcp", PLAIN, "", |command| {
         command.env("STEADFAST_TOKEN", CLIENT);
     });
-    for door in ["/mcp", "/mcp/bank"] {
+    for endpoint_path in ["/mcp", "/mcp/bank"] {
         let mut client = McpTestClient::at(gateway.address)
-            .behind(door)
+            .behind(endpoint_path)
             .with_headers(&format!("authorization: {}\r\n", bearer(ADMIN)));
         client.initialize();
         client.request("tools/list", json!({}));
-        assert_eq!(client.call("pay", json!({ "id": door })).text, format!("pay {door}, run 1"));
+        assert_eq!(
+            client.call("pay", json!({ "id": endpoint_path })).text,
+            format!("pay {endpoint_path}, run 1")
+        );
     }
 }
 
@@ -309,7 +321,7 @@ fn sf_7_the_command_line_is_let_in_with_the_admin_token_and_without_it_changes_n
             assert!(token.is_none_or(|token| !text.contains(token)), "{command:?}: {text}");
         }
     }
-    untouched(&gateway);
+    assert_unchanged(&gateway);
     let output = gateway.run(&["breaker", "open", "tool:bank:pay", "--gateway", &address]);
     assert!(output.status.success(), "{output:?}");
     let audit: Value = gateway.get("/v1/audit");

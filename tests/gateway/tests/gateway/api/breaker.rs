@@ -42,10 +42,10 @@ fn is_open(response: &ApiTestResponse) -> bool {
 }
 
 #[test]
-fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_calls_are_refused_unmade() {
+fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_calls_are_refused_without_running() {
     let gateway = ApiGateway::with(
         "tr_8",
-        concat!("guard.mode = \"off\"\ntrust.mode = \"off\"\n", soon_settled!()),
+        concat!("guard.mode = \"off\"\ntrust.mode = \"off\"\n", short_settle_times!()),
         "breaker.cooldown = \"10m\"\n",
         |_| {},
     );
@@ -65,7 +65,7 @@ fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_calls_are_refused_u
             gateway.request("POST /v1/calls").body(envelope(&tool, &json!({ "id": "good" })).to_string());
         let mut connection = PersistentConnection::to(gateway.address);
         for _ in 0..20 {
-            let response: Value = serde_json::from_slice(&connection.ask(&request)).unwrap();
+            let response: Value = serde_json::from_slice(&connection.request(&request)).unwrap();
             assert_eq!(
                 (&response["status"], &response["attempts"]),
                 (&json!("circuit_open"), &json!(0)),
@@ -74,8 +74,8 @@ fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_calls_are_refused_u
         }
         assert_eq!(gateway.count(kind, "pay good"), 0);
         // Another tool of the server is not affected.
-        let look = gateway.call(&envelope(&format!("{kind}/look"), &json!({ "id": "a" })));
-        assert_eq!(look.text(), "look a, run 1", "{}", look.body);
+        let answer = gateway.call(&envelope(&format!("{kind}/look"), &json!({ "id": "a" })));
+        assert_eq!(answer.text(), "look a, run 1", "{}", answer.body);
     }
 }
 
@@ -158,7 +158,7 @@ fn eh_3_5_transient_errors_of_any_kind_open_the_breaker_at_the_fifth() {
 }
 
 #[test]
-fn tr_9_two_good_probes_close_the_breaker() {
+fn tr_9_two_successful_probes_close_the_breaker() {
     let gateway = ApiGateway::with("tr_9", PLAIN, "breaker.cooldown = \"100ms\"\n", |_| {});
     thread::scope(|scope| {
         for kind in KINDS {
@@ -207,7 +207,7 @@ fn tr_9_two_good_probes_close_the_breaker() {
 }
 
 #[test]
-fn tr_10_a_failing_probe_opens_the_breaker_again_with_a_fresh_cool_down() {
+fn tr_10_a_failing_probe_opens_the_breaker_again_with_a_new_cooldown() {
     // The second cool-down is far longer than the first one.
     let grows =
         "breaker.cooldown = \"600ms\"\nbreaker.cooldown_growth = 1000\nbreaker.cooldown_cap = \"10m\"\n";
@@ -233,7 +233,8 @@ fn tr_10_a_failing_probe_opens_the_breaker_again_with_a_fresh_cool_down() {
                     (replayed.text(), &replayed.body["fromCache"]),
                     ("pay before, run 1", &json!(true))
                 );
-                let runs = ["pay probe", "pay before", "pay after"].map(|did| gateway.count(kind, did));
+                let runs =
+                    ["pay probe", "pay before", "pay after"].map(|operation| gateway.count(kind, operation));
                 assert_eq!(runs, [1, 1, 0]);
             });
         }

@@ -71,14 +71,14 @@ fn ran(mut command: Command, label: &str) -> CommandOutput {
         text
     });
     let mut most = 0;
-    let look = || {
+    let has_ended = || {
         // The peak that can be observed.
         let proc_status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
         let line = proc_status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         most = most.max(line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0));
         child.exit_status().is_some()
     };
-    wait(look, || format!("the end of {label}"));
+    wait(has_ended, || format!("the end of {label}"));
     let status = child.end();
     assert!(most < MOST_MEMORY, "{label}: {most} KiB");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap_or_else(|error| panic!("{label}: {error}"));
@@ -103,7 +103,7 @@ fn assert_reports_error(output: &CommandOutput, codes: &[i32], label: &str) {
 }
 
 #[test]
-fn sf_5_absurd_arguments_are_refused_in_words() {
+fn sf_5_absurd_arguments_are_refused_with_a_message() {
     let home = CommandFolder::new("arguments");
     let long = "x".repeat(100_000);
     for arguments in [
@@ -207,8 +207,8 @@ fn sf_5_an_invalid_state_file_is_reported_and_stays_unchanged() {
     ];
     for (name, bytes) in damaged {
         for command in COMMANDS {
-            for beside in ["state/state.db-wal", "state/state.db-shm"] {
-                let _ = fs::remove_file(home.0.join(beside));
+            for sidecar in ["state/state.db-wal", "state/state.db-shm"] {
+                let _ = fs::remove_file(home.0.join(sidecar));
             }
             fs::write(&file, &bytes).unwrap();
             let output = home.run(command);
@@ -318,7 +318,7 @@ fn sf_5_an_invalid_configuration_is_reported_with_its_position() {
 }
 
 #[test]
-fn sf_5_names_and_words_of_others_cannot_turn_a_terminal_and_json_stays_json() {
+fn sf_5_foreign_names_and_messages_cannot_control_a_terminal_and_json_stays_json() {
     let config = "guard.mode = \"off\"\nbreaker.mode = \"off\"\nretry.attempts = 1\n[trust]\ncount = 2\n";
     let gateway = ApiGateway::new("line_names", config);
     let odd = "\u{1b}[31mred\u{1b}]0;title\u{7}\u{202e}drawkcab\r\nsecond line\u{9b}2J\u{0}";
@@ -405,7 +405,7 @@ fn whole(status: &str, body: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn sf_5_a_gateway_that_is_none_cannot_crash_flood_or_paint_the_command_line() {
+fn sf_5_an_impostor_of_a_gateway_cannot_crash_flood_or_control_the_command_line() {
     let home = CommandFolder::new("strangers");
     let odd = "\u{1b}[31mred\u{1b}]0;title\u{7}\u{202e}x\r\n";
     let many: Vec<_> =

@@ -32,8 +32,8 @@ fn a_record_has_the_ends_of_its_attempts_and_the_context_of_its_caller() {
         "the key is somebody's data: {stored:#}"
     );
     assert_eq!(stored["idempotencyKeyHash"].as_str(), stored["key"].as_str().and_then(|key| key.get(..12)));
-    let life = stored["expiresAtMs"].as_u64().unwrap() - stored["updatedAtMs"].as_u64().unwrap();
-    assert_eq!(stored["ttlMs"], json!(life), "{stored:#}");
+    let lifetime = stored["expiresAtMs"].as_u64().unwrap() - stored["updatedAtMs"].as_u64().unwrap();
+    assert_eq!(stored["ttlMs"], json!(lifetime), "{stored:#}");
     let attempt = |at: usize| {
         let attempt = &stored["attempts"][at];
         (attempt["number"].clone(), attempt["status"].clone(), attempt["code"].clone())

@@ -11,17 +11,17 @@ use crate::raw::send;
 use crate::world::signal;
 
 #[test]
-fn tr_1_what_is_no_envelope_is_refused_runs_nothing_and_leaves_no_record() {
+fn tr_1_an_invalid_envelope_is_refused_runs_nothing_and_leaves_no_record() {
     let gateway = ApiGateway::new("tr_1", "");
     for kind in KINDS {
         let good = keyed(&format!("{kind}/pay"), &json!({ "id": "a" }), "k");
         let mut nameless = good.clone();
         nameless.as_object_mut().unwrap().remove("toolName");
-        let mut of_tomorrow = good.clone();
-        of_tomorrow["contractVersion"] = "9.9".into();
+        let mut future_version = good.clone();
+        future_version["contractVersion"] = "9.9".into();
         for (envelope, code, message) in [
             (&nameless, "invalid_envelope", "toolName: expected"),
-            (&of_tomorrow, "unsupported_version", "contractVersion: expected"),
+            (&future_version, "unsupported_version", "contractVersion: expected"),
         ] {
             let refused = gateway.call(envelope);
             assert_eq!((refused.status, refused.code()), (400, code), "{}", refused.body);
@@ -50,9 +50,9 @@ fn tr_2_a_duplicate_in_flight_waits_and_does_not_run() {
         let (first, second) = thread::scope(|scope| {
             let first = scope.spawn(|| gateway.call(&call));
             gateway.until(kind, "pay a", 1);
-            let mut happening = gateway.listen(&format!("?tool={kind}/pay"));
+            let mut event_stream = gateway.listen(&format!("?tool={kind}/pay"));
             let second = scope.spawn(|| gateway.call(&call));
-            happening.next("tool_call_following");
+            event_stream.next("tool_call_following");
             // A caller that does not want to wait learns that the call is in flight.
             let response = gateway.call(&hasty);
             assert_eq!((response.status, response.code()), (409, "in_flight"), "{}", response.body);
@@ -155,7 +155,7 @@ fn tr_4_one_key_for_two_calls_is_a_conflict_and_nothing_runs() {
 }
 
 #[test]
-fn tr_4_one_key_for_two_calls_is_two_keys_where_that_is_wanted() {
+fn tr_4_one_key_for_two_calls_is_two_keys_if_that_is_set() {
     let gateway = ApiGateway::new("tr_4_separate", "dedupe.conflict = \"separate\"\n");
     for kind in KINDS {
         for from_cache in [false, true] {
@@ -180,9 +180,9 @@ fn sf_11_an_equal_call_without_a_key_waits_for_the_one_in_flight_and_one_after_t
         let (first, second) = thread::scope(|scope| {
             let first = scope.spawn(|| gateway.call(&call));
             gateway.until(kind, "pay a", 1);
-            let mut happening = gateway.listen(&format!("?tool={kind}/pay"));
+            let mut event_stream = gateway.listen(&format!("?tool={kind}/pay"));
             let second = scope.spawn(|| gateway.call(&call));
-            happening.next("tool_call_following");
+            event_stream.next("tool_call_following");
             drop(gate);
             (first.join().unwrap(), second.join().unwrap())
         });

@@ -13,7 +13,7 @@ const SECRET: &str = "hunter2hunter2";
 
 /// Returns a gateway with a history: a call that was retried, one that its caller did not wait for, one that the
 /// breaker refused, and a duplicate.
-fn lived(test: &str, config: &str) -> ApiGateway {
+fn with_history(test: &str, config: &str) -> ApiGateway {
     let each = "breaker.consecutive = 2\nbreaker.cooldown = \"10m\"\nsettling.settle = \"0s\"\n";
     let gateway = ApiGateway::with(test, &format!("{PLAIN}{config}"), each, |_| {});
     let named = |mut envelope: Value, id: &str| {
@@ -79,7 +79,7 @@ fn place(gateway: &ApiGateway, table: &str, setting: &str) -> String {
 
 #[test]
 fn explain_shows_the_events_the_deciding_rule_and_its_position() {
-    let mut gateway = lived("explain", "retry.attempts = 5\n");
+    let mut gateway = with_history("explain", "retry.attempts = 5\n");
     let breaker = place(&gateway, "[tools.\"http/pay\"]", "breaker.consecutive");
     for is_running in [true, false] {
         if !is_running {
@@ -144,10 +144,10 @@ fn explain_shows_the_events_the_deciding_rule_and_its_position() {
 #[test]
 fn explain_shows_the_result_under_another_profile() {
     // Random waits of two profiles could be the same by chance.
-    let gateway = lived("explain_profile", "retry.jitter = \"none\"\n");
+    let gateway = with_history("explain_profile", "retry.jitter = \"none\"\n");
     for (id, would) in [
-        ("r-retried", "under the profile measured it would have gone another way:"),
-        ("r-again", "under the profile measured it would have gone the same way"),
+        ("r-retried", "under the profile measured this would have changed:"),
+        ("r-again", "under the profile measured nothing would have changed"),
     ] {
         let (output, code) = gateway.command_output(&["explain", id, "--profile", "measured"]);
         assert_eq!(code, 0, "{output}");
@@ -166,8 +166,8 @@ fn explain_shows_the_result_under_another_profile() {
 }
 
 #[test]
-fn a_gateway_that_keeps_its_state_in_memory_is_asked() {
-    let mut gateway = lived("explain_memory", "store.kind = \"memory\"\n");
+fn a_gateway_that_stores_its_state_in_memory_is_queried() {
+    let mut gateway = with_history("explain_memory", "store.kind = \"memory\"\n");
     let (output, code) = gateway.command_output(&["explain", "r-retried"]);
     assert_eq!(code, 0, "{output}");
     assert!(output.contains("ended: success, 2 attempts"), "{output}");
@@ -181,7 +181,7 @@ fn a_gateway_that_keeps_its_state_in_memory_is_asked() {
 
 #[test]
 fn rehearse_shows_which_results_would_change_under_another_configuration() {
-    let gateway = lived("rehearse", "");
+    let gateway = with_history("rehearse", "");
     let (output, code) =
         gateway.command_output(&["rehearse", "--config", "steadfast.toml", "--since", "24h"]);
     assert_eq!(code, 0, "{output}");
@@ -242,7 +242,7 @@ fn explain_shows_a_turn_with_the_decision_on_each_of_its_calls() {
         "by the rule http.503 (built in)",
         "by retry.attempts = 5 (",
         "ended: success, 2 attempts",
-        "under the profile measured it would have gone another way:",
+        "under the profile measured this would have changed:",
         "there retry.base = ",
     ] {
         assert!(output.contains(part), "{part}: {output}");

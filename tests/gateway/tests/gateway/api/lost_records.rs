@@ -31,7 +31,7 @@ fn acknowledge(gateway: &ApiGateway, round: &str) {
 }
 
 /// Checks that none of them runs again: each is replayed from the remaining records, or refused with the reason.
-fn none_runs_again(gateway: &ApiGateway, round: &str) {
+fn assert_none_rerun(gateway: &ApiGateway, round: &str) {
     for number in 0..PAYMENTS {
         let response = pay(gateway, round, number);
         if response.status != 200 {
@@ -80,7 +80,7 @@ fn assert_other_calls_run(gateway: &ApiGateway, round: &str) {
     assert_eq!(gateway.call(&envelope("http/pay", &id)).status, 200);
 }
 
-fn is_well(gateway: &ApiGateway) {
+fn assert_healthy(gateway: &ApiGateway) {
     let ready = gateway.request_as_operator("GET /readyz", &Value::Null);
     assert_eq!(ready.status, 200, "{ready:?}");
     let status = gateway.get("/v1/status");
@@ -88,22 +88,22 @@ fn is_well(gateway: &ApiGateway) {
 }
 
 /// Loses records after the gateway was killed, so that the last of them are in the log.
-fn story(gateway: &mut ApiGateway, round: &str, part: &str, loses: impl FnOnce(&ApiGateway)) {
+fn lose_and_recover(gateway: &mut ApiGateway, round: &str, part: &str, lose: impl FnOnce(&ApiGateway)) {
     acknowledge(gateway, round);
     gateway.kill();
     assert!(state(gateway, "-wal").exists());
-    assert_reported_until_accepted(gateway, round, part, loses);
+    assert_reported_until_accepted(gateway, round, part, lose);
 }
 
 /// Loses records after the gateway was stopped, so that all of them are in the file.
-fn story_of_the_file(gateway: &mut ApiGateway, round: &str, part: &str, loses: impl FnOnce(&ApiGateway)) {
+fn lose_file_and_recover(gateway: &mut ApiGateway, round: &str, part: &str, lose: impl FnOnce(&ApiGateway)) {
     acknowledge(gateway, round);
     gateway.stop();
     assert!(
         !state(gateway, "-wal").exists(),
         "a log that is left could be mixed with a copy that is put back"
     );
-    assert_reported_until_accepted(gateway, round, part, loses);
+    assert_reported_until_accepted(gateway, round, part, lose);
 }
 
 /// Loses records, checks that the loss is reported, and accepts it on the command line.
@@ -111,21 +111,21 @@ fn assert_reported_until_accepted(
     gateway: &mut ApiGateway,
     round: &str,
     part: &str,
-    loses: impl FnOnce(&ApiGateway),
+    lose: impl FnOnce(&ApiGateway),
 ) {
-    loses(gateway);
+    lose(gateway);
     gateway.start(|_| {});
-    none_runs_again(gateway, round);
+    assert_none_rerun(gateway, round);
     assert_loss_is_reported(gateway, round, part);
     assert_other_calls_run(gateway, round);
     gateway.kill();
     gateway.start(|_| {});
     assert_loss_is_reported(gateway, round, part);
-    none_runs_again(gateway, round);
+    assert_none_rerun(gateway, round);
     let address = format!("http://{}", gateway.address);
     let accepted = gateway.run(&["state", "accept", "--gateway", &address]);
     assert!(accepted.status.success() && shown(&accepted).contains("accepted"), "{}", shown(&accepted));
-    is_well(gateway);
+    assert_healthy(gateway);
     let id = format!("after {round}");
     assert_eq!(gateway.call(&keyed("http/pay", &json!({ "id": id }), &id)).status, 200);
 }
@@ -143,9 +143,11 @@ fn cut_to(file: &Path, length: u64) {
 fn sf_13_a_log_that_was_deleted_or_damaged_while_the_gateway_was_down_is_noticed() {
     let mut gateway = ApiGateway::new("lost_log", PLAIN);
     let lacks = "lacked commits";
-    story(&mut gateway, "deleted", lacks, |gateway| fs::remove_file(state(gateway, "-wal")).unwrap());
-    story(&mut gateway, "garbage", lacks, |gateway| garbage(&state(gateway, "-wal")));
-    story(&mut gateway, "flipped", lacks, |gateway| {
+    lose_and_recover(&mut gateway, "deleted", lacks, |gateway| {
+        fs::remove_file(state(gateway, "-wal")).unwrap()
+    });
+    lose_and_recover(&mut gateway, "garbage", lacks, |gateway| garbage(&state(gateway, "-wal")));
+    lose_and_recover(&mut gateway, "flipped", lacks, |gateway| {
         let mut log = fs::read(state(gateway, "-wal")).unwrap();
         log[200] ^= 0x10;
         fs::write(state(gateway, "-wal"), log).unwrap();
@@ -157,11 +159,13 @@ fn sf_13_a_log_that_was_deleted_or_damaged_while_the_gateway_was_down_is_noticed
 fn sf_13_a_state_file_that_was_overwritten_cut_off_or_deleted_while_the_gateway_was_down_is_noticed() {
     let mut gateway = ApiGateway::new("lost_file", PLAIN);
     let nothing = "missing or empty";
-    story(&mut gateway, "nothing", nothing, |gateway| cut_to(&state(gateway, ""), 0));
-    story_of_the_file(&mut gateway, "stopped and nothing", nothing, |gateway| cut_to(&state(gateway, ""), 0));
-    story_of_the_file(&mut gateway, "cut off", "damaged", |gateway| cut_to(&state(gateway, ""), 5000));
-    story_of_the_file(&mut gateway, "overwritten", "damaged", |gateway| garbage(&state(gateway, "")));
-    story_of_the_file(&mut gateway, "deleted", nothing, |gateway| {
+    lose_and_recover(&mut gateway, "nothing", nothing, |gateway| cut_to(&state(gateway, ""), 0));
+    lose_file_and_recover(&mut gateway, "stopped and nothing", nothing, |gateway| {
+        cut_to(&state(gateway, ""), 0)
+    });
+    lose_file_and_recover(&mut gateway, "cut off", "damaged", |gateway| cut_to(&state(gateway, ""), 5000));
+    lose_file_and_recover(&mut gateway, "overwritten", "damaged", |gateway| garbage(&state(gateway, "")));
+    lose_file_and_recover(&mut gateway, "deleted", nothing, |gateway| {
         fs::remove_file(state(gateway, "")).unwrap();
         // It changes nothing, and reports the loss all the same.
         let doctor = gateway.run(&["doctor", "--no-servers"]);
@@ -182,8 +186,8 @@ fn sf_13_an_older_copy_of_the_state_file_is_noticed_and_the_loss_accepted_over_h
     gateway.stop();
     fs::write(state(&gateway, ""), copied).unwrap();
     gateway.start(|_| {});
-    none_runs_again(&gateway, "before");
-    none_runs_again(&gateway, "after");
+    assert_none_rerun(&gateway, "before");
+    assert_none_rerun(&gateway, "after");
     assert_loss_is_reported(&gateway, "copy", "lacked commits");
     let lost = gateway.get("/v1/status")["store"]["recordsLost"].clone();
     assert!(lost["commits"].as_u64().unwrap() >= 24, "each payment is two commits: {lost}");
@@ -192,14 +196,14 @@ fn sf_13_an_older_copy_of_the_state_file_is_noticed_and_the_loss_accepted_over_h
     gateway.stop();
     fs::remove_file(state(&gateway, "")).unwrap();
     gateway.start(|_| {});
-    none_runs_again(&gateway, "after");
+    assert_none_rerun(&gateway, "after");
     let both = gateway.get("/v1/status")["store"]["recordsLost"].clone();
     assert!(both["commits"].as_u64() > lost["commits"].as_u64(), "{lost} then {both}");
 
     assert_eq!(gateway.post("/v1/state/accept", &json!({})).status, 401, "an operator's word");
     let accepted = gateway.post_as_operator("POST /v1/state/accept", &Value::Null);
     assert_eq!(accepted["accepted"], both);
-    is_well(&gateway);
+    assert_healthy(&gateway);
     assert_eq!(gateway.post_as_operator("POST /v1/state/accept", &Value::Null)["accepted"], Value::Null);
     let audit = gateway.get("/v1/audit?deed=loss_accepted");
     let entries = audit["audit"].as_array().unwrap();
@@ -216,7 +220,7 @@ fn a_new_state_file_can_be_started_after_a_loss() {
     garbage(&state(&gateway, ""));
     gateway.start(|_| {});
     assert_eq!(pay(&gateway, "anew", 0).text(), "pay anew 0, run 2");
-    is_well(&gateway);
+    assert_healthy(&gateway);
     let logged = gateway.logged_times("store.records_lost", 1);
     assert!(logged[0]["loss"].as_str().unwrap().contains("damaged"), "{logged:?}");
 }
@@ -226,10 +230,12 @@ fn a_new_state_file_can_be_started_after_a_loss() {
 fn sf_13_a_deleted_or_damaged_commit_counter_is_reported_like_lost_records() {
     let mut gateway = ApiGateway::new("lost_note", PLAIN);
     let (note, counts) = ("-commits", "counts commits");
-    story(&mut gateway, "deleted", counts, |gateway| fs::remove_file(state(gateway, note)).unwrap());
-    story(&mut gateway, "emptied", counts, |gateway| cut_to(&state(gateway, note), 0));
-    story(&mut gateway, "damaged", counts, |gateway| garbage(&state(gateway, note)));
-    story(&mut gateway, "deleted with the log", counts, |gateway| {
+    lose_and_recover(&mut gateway, "deleted", counts, |gateway| {
+        fs::remove_file(state(gateway, note)).unwrap()
+    });
+    lose_and_recover(&mut gateway, "emptied", counts, |gateway| cut_to(&state(gateway, note), 0));
+    lose_and_recover(&mut gateway, "damaged", counts, |gateway| garbage(&state(gateway, note)));
+    lose_and_recover(&mut gateway, "deleted with the log", counts, |gateway| {
         fs::remove_file(state(gateway, note)).unwrap();
         fs::remove_file(state(gateway, "-wal")).unwrap();
     });
@@ -243,7 +249,7 @@ fn sf_13_a_deleted_or_damaged_commit_counter_is_reported_like_lost_records() {
 #[test]
 fn sf_13_all_gateways_on_one_state_file_report_a_loss_until_it_is_accepted_at_one_of_them() {
     let mut gateway = ApiGateway::new("lost_shared", PLAIN);
-    let mut other = beside(&gateway);
+    let mut other = second_process(&gateway);
     acknowledge(&gateway, "one");
     switch(&mut gateway, &mut other);
     acknowledge(&gateway, "other");
@@ -254,17 +260,17 @@ fn sf_13_all_gateways_on_one_state_file_report_a_loss_until_it_is_accepted_at_on
     gateway.kill();
     fs::remove_file(state(&gateway, "-wal")).unwrap();
     gateway.start(|_| {});
-    let mut other = beside(&gateway);
+    let mut other = second_process(&gateway);
     for _ in 0..2 {
         for round in ["one", "other", "last"] {
-            none_runs_again(&gateway, round);
+            assert_none_rerun(&gateway, round);
         }
         assert_loss_is_reported(&gateway, "shared", "lacked commits");
         switch(&mut gateway, &mut other);
     }
     gateway.post_as_operator("POST /v1/state/accept", &Value::Null);
     for _ in 0..2 {
-        is_well(&gateway);
+        assert_healthy(&gateway);
         switch(&mut gateway, &mut other);
     }
     assert_eq!(pay(&gateway, "one", 0).text(), "pay one 0, run 2", "the operator has looked");
@@ -274,7 +280,7 @@ fn sf_13_all_gateways_on_one_state_file_report_a_loss_until_it_is_accepted_at_on
 type GatewayProcess = (Option<TestProcess>, SocketAddr);
 
 /// Starts another gateway of the same user.
-fn beside(gateway: &ApiGateway) -> GatewayProcess {
+fn second_process(gateway: &ApiGateway) -> GatewayProcess {
     let mut command = gateway.command(&["serve"]);
     let log = OpenOptions::new().append(true).open(gateway.folder.join("log")).unwrap();
     let (process, address) = start_gateway(command.args(LISTEN).stderr(log));
@@ -300,7 +306,7 @@ fn after_the_next_boot(gateway: &ApiGateway) -> impl Fn(&mut Command) + use<> {
 /// After a power cut the note has the content of its last sync: that of the first commit. That is no loss as long as
 /// the log is there, and one if it is not.
 #[test]
-fn sf_13_a_power_cut_is_no_loss_and_a_log_that_is_missing_after_one_is() {
+fn sf_13_a_power_cut_is_not_a_loss_and_a_log_missing_after_one_is() {
     let mut gateway = ApiGateway::new("power_cut", PLAIN);
     let next_boot = after_the_next_boot(&gateway);
     assert_eq!(pay(&gateway, "first", 0).status, 200);
@@ -309,8 +315,8 @@ fn sf_13_a_power_cut_is_no_loss_and_a_log_that_is_missing_after_one_is() {
     gateway.kill();
     fs::write(state(&gateway, "-commits"), &synced).unwrap();
     gateway.start(&next_boot);
-    is_well(&gateway);
-    none_runs_again(&gateway, "cut");
+    assert_healthy(&gateway);
+    assert_none_rerun(&gateway, "cut");
     for number in 0..PAYMENTS {
         assert_eq!(
             pay(&gateway, "cut", number).text(),
@@ -337,7 +343,7 @@ fn sf_13_a_power_cut_is_no_loss_and_a_log_that_is_missing_after_one_is() {
     fs::remove_file(state(&gateway, "-wal")).unwrap();
     gateway.start(&next_boot);
     for round in ["in the file", "cut"] {
-        none_runs_again(&gateway, round);
+        assert_none_rerun(&gateway, round);
     }
     assert_loss_is_reported(&gateway, "power cut", "log of the state file was missing");
 }

@@ -46,7 +46,7 @@ fn rows() -> Vec<FailureMessageCase> {
         attempt,
     };
     let over = |observation: &str, check: &str| format!("{unknown}{observation}. {OVER}{check}{AGAIN}");
-    let (look, whether) = ("Check first, for example with look", "Check first whether it took effect");
+    let (advice, whether) = ("Check first, for example with look", "Check first whether it took effect");
     vec![
         // Never written.
         row(
@@ -71,7 +71,7 @@ fn rows() -> Vec<FailureMessageCase> {
             json!({ "fault": "hang" }),
             "stuck_call",
             Some("no_answer"),
-            format!("{STUCK}{}", over("no response arrived in time", look)),
+            format!("{STUCK}{}", over("no response arrived in time", advice)),
             SILENT,
         ),
         row(
@@ -101,7 +101,7 @@ fn rows() -> Vec<FailureMessageCase> {
             Some("process_died"),
             over(
                 "the process running the call ended before it responded (the server ended with exit code 4)",
-                look,
+                advice,
             ),
             "the process running the call ended before it responded (the server ended with exit code 4); a retry may help",
         ),
@@ -119,7 +119,7 @@ fn rows() -> Vec<FailureMessageCase> {
             json!({ "fault": "error", "text": "Request timed out" }),
             "outcome_unknown",
             Some("error_answer"),
-            over("the tool returned an error", look),
+            over("the tool returned an error", advice),
             "the tool returned an error (Request timed out); a retry may help",
         ),
         row(
@@ -127,7 +127,7 @@ fn rows() -> Vec<FailureMessageCase> {
             json!({ "fault": "code", "code": -32603, "text": "lost the backend" }),
             "outcome_unknown",
             Some("error_answer"),
-            over("the tool returned an error", look),
+            over("the tool returned an error", advice),
             "the tool returned an error (lost the backend); a retry may help",
         ),
         row(
@@ -161,7 +161,7 @@ fn without_key(text: &str) -> String {
 }
 
 #[test]
-fn sf_12_every_answer_says_what_was_observed_and_what_to_do() {
+fn sf_12_every_answer_has_the_observation_and_the_next_step() {
     let gateway = ApiGateway::new("messages", &format!("{PLAIN}{CONFIG}{NEVER}"));
     for (number, FailureMessageCase { tool, mut params, code, observed, expected_message, attempt }) in
         rows().into_iter().enumerate()
@@ -176,8 +176,8 @@ fn sf_12_every_answer_says_what_was_observed_and_what_to_do() {
         let error = &response.body["error"];
         let message = without_key(response.message());
         // Whether it could still be written to depends on timing. That it ended does not.
-        let whenever = |text: &str| text.replace(" before it read this", "");
-        let message = whenever(&message);
+        let without_timing = |text: &str| text.replace(" before it read this", "");
+        let message = without_timing(&message);
         let actual = (response.code(), error["observed"].as_str(), message);
         assert_eq!(
             actual,
@@ -189,15 +189,18 @@ fn sf_12_every_answer_says_what_was_observed_and_what_to_do() {
         let names_time = response.message().contains("after 10 s");
         assert_eq!(error["retryAfterMs"] == json!(10_000), names_time, "{}", response.body);
         // The later explanation has the same text, and the tool's own words.
-        let (story, _) = gateway.command_json(&["explain", &format!("r-{number}")]);
-        let stored = story["call"]["message"].as_str().unwrap_or_default();
-        assert!(!stored.is_empty() && response.message().starts_with(stored), "{tool} {params}: {story:#}");
-        let steps = story["steps"].as_array().into_iter().flatten();
+        let (explanation, _) = gateway.command_json(&["explain", &format!("r-{number}")]);
+        let stored = explanation["call"]["message"].as_str().unwrap_or_default();
+        assert!(
+            !stored.is_empty() && response.message().starts_with(stored),
+            "{tool} {params}: {explanation:#}"
+        );
+        let steps = explanation["steps"].as_array().into_iter().flatten();
         let failed: Vec<_> =
             steps.filter_map(|step| step["text"].as_str()?.split_once(" failed after ")).collect();
         let reported =
-            failed.first().and_then(|(_, rest)| rest.split_once(": ")).map(|(_, text)| whenever(text));
-        assert_eq!(reported.as_deref(), Some(attempt), "{tool} {params}: {story:#}");
+            failed.first().and_then(|(_, rest)| rest.split_once(": ")).map(|(_, text)| without_timing(text));
+        assert_eq!(reported.as_deref(), Some(attempt), "{tool} {params}: {explanation:#}");
     }
     // Cut by the caller: the call continues. On a slow machine it has not begun by then, and gets more time.
     for seconds in (1..8).map(|doubled| 1 << doubled) {
@@ -223,7 +226,7 @@ fn sf_12_every_answer_says_what_was_observed_and_what_to_do() {
 
 /// The same over MCP, where the tool's own text comes first, word for word.
 #[test]
-fn sf_10_the_words_of_a_tool_stay_and_ours_come_with_them() {
+fn sf_10_the_message_of_a_tool_is_unchanged_and_followed_by_that_of_the_gateway() {
     let hangs = "[tools.\"bank/draw\"]\nclass = \"mutating\"\ntimeout = \"5s\"\n";
     let gateway = ApiGateway::new("messages_mcp", &format!("{PLAIN}{CONFIG}{hangs}"));
     let mut client = McpTestClient::at(gateway.address);

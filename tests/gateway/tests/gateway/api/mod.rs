@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 
 use self::service::RecordingService;
 use crate::raw::{RawRequest, RawResponse, send};
-use crate::world::{GatewayTestFolder, LISTEN, PATIENCE, TestProcess, signal, start_gateway, wait};
+use crate::world::{GatewayTestFolder, LISTEN, TEST_TIMEOUT, TestProcess, signal, start_gateway, wait};
 
 /// The kinds of tools: requests over HTTP, commands, and those of an MCP server. Each has a `pay`, which changes
 /// something, and a `look`, which does not. Both do the same as the server of these tests.
@@ -161,14 +161,14 @@ impl ApiGateway {
     /// Follows the events from now on.
     fn listen(&self, query: &str) -> ApiEventStream {
         let mut stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         let request = format!(
             "GET /v1/events{query} HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {ADMIN}\r\n\r\n",
             self.address
         );
         stream.write_all(request.as_bytes()).unwrap();
         let mut listening = ApiEventStream(BufReader::new(stream));
-        while !listening.line().starts_with(": here") {}
+        while !listening.line().starts_with(": connected") {}
         listening
     }
 
@@ -177,12 +177,15 @@ impl ApiGateway {
     }
 
     /// Returns how often a tool of this kind has done this: `pay a`.
-    fn count(&self, kind: &str, did: &str) -> usize {
-        self.ledger(kind).lines().filter(|line| *line == did).count()
+    fn count(&self, kind: &str, operation: &str) -> usize {
+        self.ledger(kind).lines().filter(|line| *line == operation).count()
     }
 
-    fn until(&self, kind: &str, did: &str, times: usize) {
-        wait(|| self.count(kind, did) >= times, || format!("{times} times {did:?} in {}", self.ledger(kind)));
+    fn until(&self, kind: &str, operation: &str, times: usize) {
+        wait(
+            || self.count(kind, operation) >= times,
+            || format!("{times} times {operation:?} in {}", self.ledger(kind)),
+        );
     }
 
     /// Makes calls with the fault `gate` wait here, until the returned value is dropped.

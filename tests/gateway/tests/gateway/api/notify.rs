@@ -59,9 +59,9 @@ fn rp_8_a_change_of_trust_is_sent_to_webhooks_log_events_and_clients() {
     assert!(initialized["result"]["capabilities"]["logging"].is_object(), "{initialized}");
     assert_eq!(client.request("logging/setLevel", json!({ "level": "warning" }))["result"], json!({}));
     client.listen();
-    let mut deaf = McpTestClient::at(gateway.address);
-    deaf.initialize();
-    deaf.listen();
+    let mut unsubscribed = McpTestClient::at(gateway.address);
+    unsubscribed.initialize();
+    unsubscribed.listen();
     let mut events = gateway.listen("?event=notification");
     lose_trust(&gateway, "http");
 
@@ -128,8 +128,8 @@ fn rp_8_a_change_of_trust_is_sent_to_webhooks_log_events_and_clients() {
     assert_eq!(notification["params"]["data"]["tool"]["namespace"], "bank", "{notification}");
     gateway.logged_times("notification", 3);
     // A client that did not ask receives nothing.
-    assert!(deaf.request("ping", json!({}))["result"].is_object());
-    assert_eq!(deaf.count_notifications("notifications/message"), 0);
+    assert!(unsubscribed.request("ping", json!({}))["result"].is_object());
+    assert_eq!(unsubscribed.count_notifications("notifications/message"), 0);
     // An operator restores trust: that is a notification too. A client that asked for warnings does not receive it.
     gateway.post_as_operator("POST /v1/trust/http%2Flook/reset", &Value::Null);
     let forgiven = taken(&gateway, "trust_changed", 4).remove(3);

@@ -9,13 +9,13 @@ use serde_json::json;
 use super::{ApiGateway, KINDS, PLAIN, envelope, keyed};
 
 #[test]
-fn tr_5_two_time_outs_and_a_success_are_three_attempts_with_spread_waits() {
+fn tr_5_two_timeouts_and_a_success_are_three_attempts_with_jittered_delays() {
     let gateway = ApiGateway::new("tr_5", PLAIN);
     thread::scope(|scope| {
         for (kind, id) in KINDS.into_iter().flat_map(|kind| ["a", "b", "c"].map(|id| (kind, id))) {
             let gateway = &gateway;
             scope.spawn(move || {
-                // Timeouts behind the tool, which reports them. A timeout of ours could come between a good answer and
+                // Timeouts behind the tool, which reports them. A timeout of the gateway could come between a good answer and
                 // its caller.
                 let params = json!({ "id": id, "fault": "504", "times": 2 });
                 let response = gateway.call(&envelope(&format!("{kind}/look"), &params));
@@ -143,7 +143,7 @@ fn tr_11_nothing_is_retried_against_an_open_breaker_and_there_is_no_storm() {
 }
 
 #[test]
-fn eh_1_5_the_manifest_of_a_tool_says_which_of_its_errors_last() {
+fn eh_1_5_the_manifest_of_a_tool_classifies_its_errors() {
     let config = format!("{PLAIN}retry.base = \"1ms\"\n");
     let gateway = ApiGateway::with("eh_1_5_manifest", &config, "", |command| {
         let folder = command.get_current_dir().unwrap();

@@ -326,7 +326,7 @@ fn written(gateway: &ApiGateway) -> Vec<(String, Vec<u8>)> {
 /// Secrets in names that callers choose were shown, and a control character for writing direction reversed a line of
 /// the log.
 #[test]
-fn sf_6_names_that_look_like_secrets_are_shown_by_nothing() {
+fn sf_6_names_that_look_like_secrets_are_never_shown() {
     let turned = "s-\u{202e}drac";
     let mut gateway = ApiGateway::new("sf_6_names", "log.format = \"text\"\nlog.level = \"debug\"\n");
     for session in [format!("session-{TOKEN}"), turned.to_owned()] {
@@ -393,16 +393,16 @@ fn sf_6_names_that_look_like_secrets_are_shown_by_nothing() {
             assert!(text.contains(shown), "{shown} in {place}: {text}");
         }
     }
-    let turned_around: Vec<_> = places.iter().filter(|(_, text)| text.contains('\u{202e}')).collect();
-    assert!(turned_around.is_empty(), "{turned_around:#?}");
+    let reordered: Vec<_> = places.iter().filter(|(_, text)| text.contains('\u{202e}')).collect();
+    assert!(reordered.is_empty(), "{reordered:#?}");
 }
 
 #[test]
-fn sf_6_tr_15_planted_secrets_are_found_in_nothing_that_leaves() {
+fn sf_6_tr_15_planted_secrets_are_in_no_output() {
     let mut gateway = gateway("sf_6");
     // All events, from the beginning to the end.
     let mut events = gateway.listen("");
-    let happening = thread::spawn(move || {
+    let event_stream = thread::spawn(move || {
         let mut happened = Vec::new();
         let _ = events.0.read_to_end(&mut happened);
         happened
@@ -425,7 +425,7 @@ fn sf_6_tr_15_planted_secrets_are_found_in_nothing_that_leaves() {
     gateway.stop();
     let written = written(&gateway);
     leaked.extend(leaks(written.clone()));
-    let happened = happening.join().unwrap();
+    let happened = event_stream.join().unwrap();
     leaked.extend(leaks([("the events".to_owned(), happened.clone())]));
     assert!(leaked.is_empty(), "{leaked:#?}");
 

@@ -104,14 +104,14 @@ fn serve(ledger: &Path, requests: &Mutex<Vec<ReceivedRequest>>, stream: TcpStrea
     request.body = String::from_utf8_lossy(&body).into_owned();
     requests.lock().push(request.clone());
     let (tool, params) = request.tool_call();
-    let did = format!("{tool} {}", params["id"].as_str().unwrap_or_default());
+    let operation = format!("{tool} {}", params["id"].as_str().unwrap_or_default());
     let before = {
         // One after the other, so that each knows the number of its run.
         let _order = requests.lock();
         let done = fs::read_to_string(ledger).unwrap();
         let mut file = OpenOptions::new().append(true).open(ledger).unwrap();
-        file.write_all(format!("{did}\n").as_bytes()).unwrap();
-        done.lines().filter(|line| **line == did).count()
+        file.write_all(format!("{operation}\n").as_bytes()).unwrap();
+        done.lines().filter(|line| **line == operation).count()
     };
     let shows = params["times"].as_u64().is_none_or(|times| u64::try_from(before).unwrap() < times);
     let text = params["text"].as_str();
@@ -137,7 +137,7 @@ fn serve(ledger: &Path, requests: &Mutex<Vec<ReceivedRequest>>, stream: TcpStrea
         "error" | "503" => ("503 Service Unavailable", Some(json!({ "error": text.unwrap_or("busy") }))),
         _ => ("200 OK", None),
     };
-    let body = answer.unwrap_or_else(|| json!(format!("{did}, run {}", before + 1))).to_string();
+    let body = answer.unwrap_or_else(|| json!(format!("{operation}, run {}", before + 1))).to_string();
     let head = format!(
         "HTTP/1.1 {status}\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
         body.len()

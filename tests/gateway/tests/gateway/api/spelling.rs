@@ -116,7 +116,7 @@ fn every_field_of_every_answer_is_in_camel_case() {
 
 /// The shell reports an unknown command: the tool does not exist, and calling it again does not help.
 #[test]
-fn a_tool_that_cannot_be_started_is_no_retriable_error() {
+fn a_tool_that_cannot_be_started_is_not_a_retriable_error() {
     let gateway = ApiGateway::new("spelling_gone", &format!("{PLAIN}retry.attempts = 1\n"));
     let missing = json!({ "kind": "exit", "code": 127 });
     let away = json!({ "kind": "transport", "error": "connection_refused", "written": false });
@@ -140,7 +140,7 @@ fn a_tool_that_cannot_be_started_is_no_retriable_error() {
 }
 
 #[test]
-fn whatever_the_program_does_not_know_it_names() {
+fn unknown_paths_parameters_and_names_are_refused_by_name() {
     let gateway = ApiGateway::new("spelling_names", PLAIN);
     for (line, status, parts) in [
         ("GET /v1/status?colour=red", 400, &["`colour`", "GET /v1/status takes no query parameters"][..]),

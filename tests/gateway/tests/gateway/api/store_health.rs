@@ -49,16 +49,21 @@ fn refuses_payments(gateway: &ApiGateway) {
     assert_eq!(gateway.count("http", "pay before"), 1);
 }
 
-/// Runs the whole scenario. `breaks` makes the store refuse writes, and `heals` ends that.
-fn story<T>(gateway: &ApiGateway, reasons: &[&str], breaks: impl FnOnce() -> T, heals: impl FnOnce(T)) {
+/// Runs the whole scenario. `break_store` makes the store refuse writes, and `heal` ends that.
+fn fail_and_heal<T>(
+    gateway: &ApiGateway,
+    reasons: &[&str],
+    break_store: impl FnOnce() -> T,
+    heal: impl FnOnce(T),
+) {
     let before = keyed("http/pay", &json!({ "id": "before" }), "before");
     assert_eq!(gateway.call(&before).text(), "pay before, run 1");
     is_ready(gateway);
-    let broken = breaks();
+    let broken = break_store();
     is_not_ready(gateway, reasons);
     refuses_payments(gateway);
     is_not_ready(gateway, reasons);
-    heals(broken);
+    heal(broken);
     is_ready(gateway);
     let after = gateway.call(&keyed("http/pay", &json!({ "id": "after" }), "k"));
     assert_eq!(after.text(), "pay after, run 1", "{after:?}");
@@ -107,7 +112,7 @@ fn sf_12_a_full_disk_is_reported_by_readiness_status_and_log_until_a_write_succe
     };
     let file = state.join("state.db");
     let reasons = ["ENOSPC", file.to_str().unwrap(), "0 bytes free", "make room"];
-    story(&gateway, &reasons, fill, |()| fs::remove_file(&ballast).unwrap());
+    fail_and_heal(&gateway, &reasons, fill, |()| fs::remove_file(&ballast).unwrap());
 }
 
 /// The gateway's own writes fill the disk.
@@ -142,7 +147,7 @@ fn sf_12_a_state_file_that_another_program_locks_is_reported_until_it_is_release
         other
     };
     let reasons = ["held by another process", file.to_str().unwrap()];
-    story(&gateway, &reasons, hold, drop);
+    fail_and_heal(&gateway, &reasons, hold, drop);
 }
 
 #[test]
@@ -151,7 +156,7 @@ fn sf_12_a_redis_that_refuses_writes_is_reported_until_it_accepts_them() {
     let config = format!("{PLAIN}[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
     let gateway = ApiGateway::new("redis_oom", &config);
     let full = || redis.command(&["CONFIG", "SET", "maxmemory", "1"]);
-    story(&gateway, &["out of memory"], full, |_| {
+    fail_and_heal(&gateway, &["out of memory"], full, |_| {
         redis.command(&["CONFIG", "SET", "maxmemory", "0"]);
     });
 
@@ -163,7 +168,7 @@ fn sf_12_a_redis_that_refuses_writes_is_reported_until_it_accepts_them() {
     let envelope = envelope("http/look", &json!({ "id": "read" }));
     assert_eq!(gateway.call(&envelope).text(), "look read, run 1");
     redis.command(&["CONFIG", "SET", "replica-serve-stale-data", "yes"]);
-    story(&gateway, &["takes no writes"], replica, |_| {
+    fail_and_heal(&gateway, &["takes no writes"], replica, |_| {
         redis.command(&["REPLICAOF", "NO", "ONE"]);
     });
 }
@@ -228,7 +233,7 @@ fn sf_12_a_redis_that_cannot_save_is_reported_until_it_can() {
         fs::create_dir(&obstacle).unwrap();
         save("err");
     };
-    story(&gateway, &["cannot write to its disk"], fails, |()| {
+    fail_and_heal(&gateway, &["cannot write to its disk"], fails, |()| {
         fs::remove_dir(&obstacle).unwrap();
         save("ok");
     });

@@ -13,7 +13,7 @@ fn tr_12_each_attempt_is_reported_once_before_and_once_after_and_a_short_circuit
     for kind in KINDS {
         let tool = format!("{kind}/look");
         let call = keyed(&tool, &json!({ "id": "a", "fault": "503", "times": 1 }), "k");
-        let mut happening = gateway.listen(&format!("?tool={tool}"));
+        let mut event_stream = gateway.listen(&format!("?tool={tool}"));
         // A caller can follow its own call while it runs.
         let request = gateway.request("POST /v1/calls").header("accept", "text/event-stream");
         let streamed = send(&request.body(call.to_string())).unwrap();
@@ -28,7 +28,7 @@ fn tr_12_each_attempt_is_reported_once_before_and_once_after_and_a_short_circuit
         assert_eq!(gateway.call(&envelope(&tool, &json!({ "id": "b" }))).code(), "circuit_open");
         let mut steps = Vec::new();
         while steps.last().map(String::as_str) != Some("tool_call_blocked") {
-            let event = happening.any();
+            let event = event_stream.any();
             let name = event["event"].as_str().unwrap();
             if ["attempt_start", "attempt_end", "replayed", "blocked"].iter().any(|end| name.ends_with(end)) {
                 steps.push(name.to_owned());
@@ -124,7 +124,7 @@ const TIGHT: &str = "validate_arguments = \"enforce\"\nretry.base = \"1ms\"\n[gu
                      [breaker]\nconsecutive = 1\n[trust]\ncount = 1\n";
 
 #[test]
-fn tr_14_switched_off_calls_go_straight_through_and_the_way_back_is_safe() {
+fn tr_14_switched_off_calls_go_straight_through_and_switching_back_is_safe() {
     let mut gateway = ApiGateway::new("tr_14", TIGHT);
     let pay = |gateway: &ApiGateway, kind: &str, id: &str| -> ApiTestResponse {
         gateway.call(&keyed(&format!("{kind}/pay"), &json!({ "id": id }), "k"))

@@ -15,19 +15,19 @@ use crate::world::wait;
 pub(super) const STRICT: &str =
     "guard.mode = \"off\"\nbreaker.mode = \"off\"\nretry.attempts = 1\n[trust]\ncount = 2\n";
 
-fn look(gateway: &ApiGateway, kind: &str, params: Value) -> ApiTestResponse {
+fn call_look(gateway: &ApiGateway, kind: &str, params: Value) -> ApiTestResponse {
     gateway.call(&envelope(&format!("{kind}/look"), &params))
 }
 
 /// Makes the tool fail often enough to lose trust.
 pub(super) fn lose_trust(gateway: &ApiGateway, kind: &str) {
-    lose_trust_as(gateway, kind, ["bad 1", "bad 2"]);
+    lose_trust_with(gateway, kind, ["bad 1", "bad 2"]);
 }
 
 /// Does the same with other arguments.
-fn lose_trust_as(gateway: &ApiGateway, kind: &str, ids: [&str; 2]) {
+fn lose_trust_with(gateway: &ApiGateway, kind: &str, ids: [&str; 2]) {
     for id in ids {
-        let response = look(gateway, kind, json!({ "id": id, "fault": "503" }));
+        let response = call_look(gateway, kind, json!({ "id": id, "fault": "503" }));
         assert!(response.body["attempts"] == 1 && response.body["error"].is_object(), "{}", response.body);
     }
 }
@@ -47,10 +47,10 @@ fn waiting(gateway: &ApiGateway, kind: &str) -> Value {
 fn rp_7_an_escalated_tool_needs_approval_although_it_was_allowed_with_all_facts_for_the_operator() {
     let gateway = ApiGateway::new("rp_7", STRICT);
     for kind in KINDS {
-        assert_eq!(look(&gateway, kind, json!({ "id": "before" })).text(), "look before, run 1");
+        assert_eq!(call_look(&gateway, kind, json!({ "id": "before" })).text(), "look before, run 1");
         lose_trust(&gateway, kind);
         let call = json!({ "id": "asked" });
-        let refused = look(&gateway, kind, call.clone());
+        let refused = call_look(&gateway, kind, call.clone());
         assert_eq!((refused.status, refused.code()), (409, "approval_required"), "{}", refused.body);
         assert!(
             refused.message().contains(&format!("{kind}/look"))
@@ -80,19 +80,19 @@ fn rp_7_an_escalated_tool_needs_approval_although_it_was_allowed_with_all_facts_
             gateway.post_as_operator(&path, &json!({ "decision": decision }))
         };
         assert_eq!(answer("once"), json!({ "granted": true }));
-        assert_eq!(look(&gateway, kind, json!({ "id": "another" })).code(), "approval_required");
+        assert_eq!(call_look(&gateway, kind, json!({ "id": "another" })).code(), "approval_required");
         gateway.post_as_operator(
             &format!("POST /v1/approvals/{}", waiting(&gateway, kind)["id"]),
             &json!({ "decision": "deny" }),
         );
-        assert_eq!(look(&gateway, kind, call.clone()).text(), "look asked, run 1");
+        assert_eq!(call_look(&gateway, kind, call.clone()).text(), "look asked, run 1");
         // Another call with the same arguments, whether or not the answer to the first is known to have arrived.
         let mut another = envelope(&format!("{kind}/look"), &call);
         another["transport"]["dedupeMode"] = "disabled".into();
         assert_eq!(gateway.call(&another).code(), "approval_required", "it is spent");
         assert_eq!(answer("session"), json!({ "granted": true }));
         for id in ["first", "second"] {
-            assert_eq!(look(&gateway, kind, json!({ "id": id })).text(), format!("look {id}, run 1"));
+            assert_eq!(call_look(&gateway, kind, json!({ "id": id })).text(), format!("look {id}, run 1"));
         }
         let mut elsewhere = envelope(&format!("{kind}/look"), &json!({ "id": "elsewhere" }));
         elsewhere["target"]["sessionKey"] = "s-2".into();
@@ -112,10 +112,11 @@ fn rp_8_escalation_and_recovery_are_reported_with_their_facts() {
         for kind in KINDS {
             let gateway = &gateway;
             scope.spawn(move || {
-                let mut happening = gateway.listen(&format!("?event=tool_call_trust_state&tool={kind}/look"));
+                let mut event_stream =
+                    gateway.listen(&format!("?event=tool_call_trust_state&tool={kind}/look"));
                 lose_trust(gateway, kind);
                 let mut next_change = |from: &str, to: &str| {
-                    let event = happening.any();
+                    let event = event_stream.any();
                     assert_eq!(
                         (&event["fromState"], &event["trustState"]),
                         (&json!(from), &json!(to)),
@@ -137,11 +138,11 @@ fn rp_8_escalation_and_recovery_are_reported_with_their_facts() {
                 );
                 // When its time is over it runs without approval again, and regains trust.
                 wait(
-                    || look(gateway, kind, json!({ "id": "good" })).status == 200,
+                    || call_look(gateway, kind, json!({ "id": "good" })).status == 200,
                     || format!("an end of the escalation of {kind}"),
                 );
                 next_change("ESCALATED", "RECOVERING");
-                look(gateway, kind, json!({ "id": "good again" }));
+                call_look(gateway, kind, json!({ "id": "good again" }));
                 let won = next_change("RECOVERING", "TRUSTED");
                 assert_eq!((&won["reason"], &won["level"]), (&json!("2 successful calls"), &json!("info")));
             });
@@ -173,7 +174,7 @@ fn report(gateway: &ApiGateway, tool: &str, more: Value) -> Value {
 }
 
 #[test]
-fn rp_9_a_report_carries_its_own_severity_domain_service_and_whether_it_can_recover() {
+fn rp_9_a_report_carries_its_own_severity_domain_service_and_recoverable_flag() {
     let config = "[domains.\"api.example.com\".trust]\ncount = 1\n[domains.\"billing\".trust]\ncount = 1\n";
     let gateway = ApiGateway::new("rp_9", config);
     // The severity, whatever the text looks like.
@@ -230,7 +231,7 @@ fn rp_13_the_status_is_the_same_over_every_surface_and_an_operator_restores_trus
     for kind in KINDS {
         lose_trust(&gateway, kind);
         let tool = format!("{kind}/look");
-        assert_eq!(look(&gateway, kind, json!({ "id": "asked" })).code(), "approval_required");
+        assert_eq!(call_look(&gateway, kind, json!({ "id": "asked" })).code(), "approval_required");
         // A program, a model and an operator see the same.
         let body = gateway.get("/v1/trust");
         let state =
@@ -250,15 +251,15 @@ fn rp_13_the_status_is_the_same_over_every_surface_and_an_operator_restores_trus
         assert!(refused.is_error && refused.text.contains("steadfast approve"), "{refused:?}");
         let path = format!("POST /v1/trust/{kind}%2Flook/reset");
         assert_eq!(ApiTestResponse::to(&gateway.request(&path)).status, 401);
-        assert_eq!(look(&gateway, kind, json!({ "id": "asked" })).code(), "approval_required");
+        assert_eq!(call_look(&gateway, kind, json!({ "id": "asked" })).code(), "approval_required");
         let named = gateway.request(&path).header("authorization", &format!("Bearer {ADMIN}"));
-        let forgiven = ApiTestResponse::to(&named.header("x-operator", "ann"));
-        assert_eq!(forgiven.status, 200, "{}", forgiven.body);
-        assert_eq!(look(&gateway, kind, json!({ "id": "asked" })).text(), "look asked, run 1");
+        let restored = ApiTestResponse::to(&named.header("x-operator", "ann"));
+        assert_eq!(restored.status, 200, "{}", restored.body);
+        assert_eq!(call_look(&gateway, kind, json!({ "id": "asked" })).text(), "look asked, run 1");
         assert_eq!(gateway.request_as_operator("POST /v1/trust/bank%2Fnone/reset", &Value::Null).status, 404);
         let audit = gateway.get("/v1/audit");
-        let (deed, by) = (&audit["audit"][0]["deed"], &audit["audit"][0]["by"]["name"]);
-        assert_eq!((deed, by), (&json!("trust_reset"), &json!("ann")), "{audit}");
+        let (action, by) = (&audit["audit"][0]["deed"], &audit["audit"][0]["by"]["name"]);
+        assert_eq!((action, by), (&json!("trust_reset"), &json!("ann")), "{audit}");
     }
     assert_eq!(model.call("reliability_status", json!({})).text, "all tools are trusted");
     // All at once, from the command line.
@@ -273,26 +274,26 @@ fn rp_13_the_status_is_the_same_over_every_surface_and_an_operator_restores_trus
 fn rp_7_an_approval_for_a_session_ends_with_it() {
     let gateway = ApiGateway::new("rp_7_session", STRICT);
     lose_trust(&gateway, "http");
-    look(&gateway, "http", json!({ "id": "asked" }));
+    call_look(&gateway, "http", json!({ "id": "asked" }));
     let path = format!("POST /v1/approvals/{}", waiting(&gateway, "http")["id"]);
     assert_eq!(
         gateway.post_as_operator(&path, &json!({ "decision": "session" })),
         json!({ "granted": true })
     );
     for id in ["one", "two"] {
-        assert_eq!(look(&gateway, "http", json!({ "id": id })).text(), format!("look {id}, run 1"));
+        assert_eq!(call_look(&gateway, "http", json!({ "id": id })).text(), format!("look {id}, run 1"));
     }
     assert_eq!(
         gateway.request_as_operator("DELETE /v1/sessions/s-2", &Value::Null).status,
         200,
         "another one"
     );
-    assert_eq!(look(&gateway, "http", json!({ "id": "three" })).text(), "look three, run 1");
+    assert_eq!(call_look(&gateway, "http", json!({ "id": "three" })).text(), "look three, run 1");
     assert_eq!(
         gateway.request_as_operator("DELETE /v1/sessions/s-1", &Value::Null).body,
         json!({ "session": "s-1" })
     );
-    assert_eq!(look(&gateway, "http", json!({ "id": "four" })).code(), "approval_required");
+    assert_eq!(call_look(&gateway, "http", json!({ "id": "four" })).code(), "approval_required");
 }
 
 #[test]
@@ -321,10 +322,10 @@ fn rp_7_an_approval_for_a_session_ends_when_its_client_deletes_the_session() {
 }
 
 #[test]
-fn rp_12_trust_that_is_not_kept_is_that_of_each_session() {
+fn rp_12_trust_that_is_not_stored_is_that_of_each_session() {
     let mut gateway = ApiGateway::new("rp_12_sessions", &format!("{STRICT}[trust_state]\npersist = false\n"));
     lose_trust(&gateway, "http");
-    assert_eq!(look(&gateway, "http", json!({ "id": "a" })).code(), "approval_required");
+    assert_eq!(call_look(&gateway, "http", json!({ "id": "a" })).code(), "approval_required");
     let of_other = |id: &str| {
         let mut call = envelope("http/look", &json!({ "id": id }));
         call["target"]["sessionKey"] = "s-2".into();
@@ -334,19 +335,19 @@ fn rp_12_trust_that_is_not_kept_is_that_of_each_session() {
     // The list has the trust of every session, and an operator restores it in all of them.
     assert_eq!(gateway.get("/v1/trust")["trust"].as_array().unwrap().len(), 1);
     gateway.post_as_operator("POST /v1/trust/http%2Flook/reset", &Value::Null);
-    assert_eq!(look(&gateway, "http", json!({ "id": "c" })).text(), "look c, run 1");
-    lose_trust_as(&gateway, "http", ["bad 3", "bad 4"]);
-    assert_eq!(look(&gateway, "http", json!({ "id": "d" })).code(), "approval_required");
+    assert_eq!(call_look(&gateway, "http", json!({ "id": "c" })).text(), "look c, run 1");
+    lose_trust_with(&gateway, "http", ["bad 3", "bad 4"]);
+    assert_eq!(call_look(&gateway, "http", json!({ "id": "d" })).code(), "approval_required");
     gateway.request_as_operator("DELETE /v1/sessions/s-1", &Value::Null);
-    assert_eq!(look(&gateway, "http", json!({ "id": "e" })).text(), "look e, run 1", "it ended with it");
-    lose_trust_as(&gateway, "http", ["bad 5", "bad 6"]);
+    assert_eq!(call_look(&gateway, "http", json!({ "id": "e" })).text(), "look e, run 1", "it ended with it");
+    lose_trust_with(&gateway, "http", ["bad 5", "bad 6"]);
     gateway.stop();
     gateway.start(|_| {});
-    assert_eq!(look(&gateway, "http", json!({ "id": "f" })).text(), "look f, run 1", "nothing is kept");
+    assert_eq!(call_look(&gateway, "http", json!({ "id": "f" })).text(), "look f, run 1", "nothing is kept");
 }
 
 #[test]
-fn rp_12_statistics_of_domains_count_the_calls_of_all_sessions_where_trust_is_not_kept() {
+fn rp_12_statistics_of_domains_count_the_calls_of_all_sessions_if_trust_is_not_stored() {
     let gateway = ApiGateway::new("rp_12_domains", &format!("{STRICT}[trust_state]\npersist = false\n"));
     for (session, fault) in [("s-1", ""), ("s-1", "503"), ("s-2", "503")] {
         let mut call = envelope("bank/look", &json!({ "id": format!("{session} {fault}"), "fault": fault }));
@@ -364,7 +365,7 @@ fn rp_12_statistics_of_domains_count_the_calls_of_all_sessions_where_trust_is_no
 }
 
 #[test]
-fn rp_1_no_more_than_the_last_hundred_failures_of_a_tool_are_kept() {
+fn rp_1_no_more_than_the_last_hundred_failures_of_a_tool_are_stored() {
     let gateway = ApiGateway::new("rp_1_bounded", STRICT);
     for number in 0..105 {
         report(
@@ -402,7 +403,7 @@ fn rp_8_a_file_of_jaato_without_automatic_recovery_needs_an_operator() {
         wait(|| standing()["state"] == state, || standing().to_string());
         let standing = standing();
         assert_eq!(standing["waitsForApproval"], !auto, "{standing}");
-        let response = look(&gateway, "http", json!({ "id": "a" }));
+        let response = call_look(&gateway, "http", json!({ "id": "a" }));
         assert_eq!(response.code(), if auto { "" } else { "approval_required" }, "{}", response.body);
         let output = gateway.run(&["recover", "http/look"]);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -411,7 +412,7 @@ fn rp_8_a_file_of_jaato_without_automatic_recovery_needs_an_operator() {
 }
 
 #[test]
-fn rp_1_every_failed_call_is_recorded_and_seen_over_every_way_after_a_restart_too() {
+fn rp_1_every_failed_call_is_recorded_and_shown_by_every_interface_after_a_restart_too() {
     let config = "gateway.reliability_tools = true\nguard.mode = \"off\"\nbreaker.mode = \"off\"\n[trust]\ncount = 90\n[retry]\nattempts = 2\nbase = \"1ms\"\n";
     let mut gateway = ApiGateway::new("rp_1", config);
     let mut call = envelope("http/look", &json!({ "id": "Bearer abcdefghijklmnop1234", "fault": "503" }));
@@ -421,9 +422,9 @@ fn rp_1_every_failed_call_is_recorded_and_seen_over_every_way_after_a_restart_to
     let failed = gateway.call(&call);
     assert_eq!(failed.body["attempts"], 2, "{}", failed.body);
     for number in 0..3 {
-        look(&gateway, "command", json!({ "id": format!("c{number}"), "fault": "503" }));
+        call_look(&gateway, "command", json!({ "id": format!("c{number}"), "fault": "503" }));
     }
-    assert_eq!(look(&gateway, "http", json!({ "id": "good" })).text(), "look good, run 1");
+    assert_eq!(call_look(&gateway, "http", json!({ "id": "good" })).text(), "look good, run 1");
     let context = json!({ "step": 4, "token": "s3cr3t-s3cr3t" });
     let body = json!({ "toolName": "fetch", "pluginName": "web", "error": "ValueError: no such page", "httpStatus": 500,
                        "domain": "api.example.com", "service": "billing", "arguments": { "url": "https://api.example.com/pages/1" }, "context": context });
@@ -507,7 +508,7 @@ fn rp_4_the_rule_of_a_tool_goes_before_that_of_its_domain_its_plugin_and_all() {
 }
 
 #[test]
-fn rp_4_a_tool_stands_as_its_own_rule_says() {
+fn rp_4_a_tool_is_judged_by_its_own_rule() {
     let rule = "[tools.\"http/look\".trust]\nwindow = \"20m\"\nduration = \"1ms\"\ncooldown = \"1ms\"\nsuccesses_to_recover = 2\n";
     let gateway = ApiGateway::new("rp_4_standing", &format!("{STRICT}{rule}"));
     for kind in ["http", "command"] {
@@ -532,7 +533,7 @@ fn rp_4_a_tool_stands_as_its_own_rule_says() {
 }
 
 #[test]
-fn rp_8_where_recovery_needs_an_operator_the_status_says_so_and_an_operator_lets_it_begin() {
+fn rp_8_if_recovery_needs_an_operator_the_status_shows_it_and_an_operator_starts_it() {
     let config =
         format!("gateway.reliability_tools = true\n{STRICT}recovery = \"ask\"\nduration = \"1ms\"\n");
     let gateway =
@@ -560,7 +561,7 @@ fn rp_8_where_recovery_needs_an_operator_the_status_says_so_and_an_operator_lets
         assert!(status.text.contains("needs approval to recover"), "{status:?}");
         let line = String::from_utf8(gateway.run(&["status"]).stdout).unwrap();
         assert!(line.contains("with `steadfast recover`"), "{line}");
-        assert_eq!(look(&gateway, kind, json!({ "id": "asked" })).code(), "approval_required");
+        assert_eq!(call_look(&gateway, kind, json!({ "id": "asked" })).code(), "approval_required");
         assert_eq!(ApiTestResponse::to(&gateway.request(&path)).status, 401, "nobody but an operator");
         let output = gateway.run(&["recover", &tool]);
         assert_eq!(String::from_utf8_lossy(&output.stdout), format!("recovering: {tool}\n"), "{output:?}");
@@ -574,7 +575,7 @@ fn rp_8_where_recovery_needs_an_operator_the_status_says_so_and_an_operator_lets
                 (&json!("recovering"), &json!(false)),
                 "{recovering}"
             );
-            assert_eq!(look(&gateway, kind, json!({ "id": id })).text(), format!("look {id}, run 1"));
+            assert_eq!(call_look(&gateway, kind, json!({ "id": id })).text(), format!("look {id}, run 1"));
         }
         assert_eq!(standing(), None, "it is trusted again");
         let output = gateway.run(&["recover", &tool]);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{SLACK, resident};
 use crate::raw::{RawRequest, send};
-use crate::world::{GatewayWorld, LISTEN, PATIENCE, TestProcess, TestTransport, start_gateway};
+use crate::world::{GatewayWorld, LISTEN, TEST_TIMEOUT, TestProcess, TestTransport, start_gateway};
 
 /// A client that sends any bytes, and keeps the raw bytes that it receives.
 struct HostileClient {
@@ -51,7 +51,7 @@ impl HostileClient {
         });
         let message = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
         match &mut client.transport {
-            HostileTransport::Line(..) => assert!(!client.ask(message.to_string().as_bytes()).is_empty()),
+            HostileTransport::Line(..) => assert!(!client.request(message.to_string().as_bytes()).is_empty()),
             HostileTransport::Http(request) => {
                 let answer = send(&request.clone().body(message.to_string())).unwrap_or_else(|| {
                     panic!("no answer; the gateway ended: {:?}", client.child.exit_status())
@@ -72,12 +72,12 @@ impl HostileClient {
     }
 
     /// Sends bytes, and returns the answer.
-    fn ask(&mut self, bytes: &[u8]) -> Vec<u8> {
+    fn request(&mut self, bytes: &[u8]) -> Vec<u8> {
         match &mut self.transport {
             HostileTransport::Line(stdin, receiver) => {
                 stdin.write_all(&[bytes, b"\n"].concat()).unwrap();
                 let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(200)]).into_owned();
-                receiver.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no answer to {shown}"))
+                receiver.recv_timeout(TEST_TIMEOUT).unwrap_or_else(|_| panic!("no answer to {shown}"))
             }
             HostileTransport::Http(request) => send(&request.clone().body(bytes)).expect("an answer").body,
         }
@@ -85,7 +85,7 @@ impl HostileClient {
 
     /// Returns the same as JSON, if it is valid.
     fn answer(&mut self, bytes: &[u8]) -> Value {
-        let answer = self.ask(bytes);
+        let answer = self.request(bytes);
         serde_json::from_slice(&answer).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&answer)))
     }
 
@@ -250,7 +250,7 @@ fn no_messages() -> Vec<(&'static str, Vec<u8>, i64, Value)> {
 }
 
 #[test]
-fn sf_5_what_is_no_message_is_answered_as_json_rpc_says_and_the_next_call_works() {
+fn sf_5_an_invalid_message_gets_a_json_rpc_error_and_the_next_call_works() {
     GatewayWorld::each("sf_5_no_message", "", |world| {
         let mut client = HostileClient::start(&world);
         client.works(0);
@@ -272,7 +272,7 @@ fn sf_5_what_is_no_message_is_answered_as_json_rpc_says_and_the_next_call_works(
         let before = resident(client.child.id());
         for _ in 0..20 {
             for (_, bytes, _, _) in &cases {
-                client.ask(bytes);
+                client.request(bytes);
             }
         }
         let after = resident(client.child.id());
@@ -281,7 +281,7 @@ fn sf_5_what_is_no_message_is_answered_as_json_rpc_says_and_the_next_call_works(
 }
 
 #[test]
-fn sf_5_what_is_odd_but_a_message_is_carried_and_answered_under_its_own_id() {
+fn sf_5_an_unusual_valid_message_is_forwarded_and_answered_under_its_own_id() {
     GatewayWorld::each("sf_5_odd", "", |world| {
         let mut client = HostileClient::start(&world);
         // Ids come back as they were written, however large they are.
@@ -299,7 +299,7 @@ fn sf_5_what_is_odd_but_a_message_is_carried_and_answered_under_its_own_id() {
         ] {
             for method in ["ping", "test/echo", "tools/list", "vendor/none"] {
                 let request = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{}}}}"#);
-                let answer = String::from_utf8(client.ask(request.as_bytes())).unwrap();
+                let answer = String::from_utf8(client.request(request.as_bytes())).unwrap();
                 assert!(
                     answer.contains(&format!(r#""id":{id},"#)) || answer.contains(&format!(r#""id":{id}}}"#)),
                     "{method}: {answer}"
@@ -397,7 +397,7 @@ fn sf_5_arguments_that_can_be_read_in_two_ways_are_refused_with_the_place_and_th
 /// These were refused beyond 64 levels, although every server that we know accepts them: bare and through the gateway they are
 /// one call.
 #[test]
-fn sf_5_deeply_nested_arguments_reach_the_tool_as_without_us() {
+fn sf_5_deeply_nested_arguments_reach_the_tool_as_without_the_gateway() {
     let nested = |levels: usize| {
         // The arguments themselves are the first level.
         let deep = format!("{}1{}", "[".repeat(levels - 1), "]".repeat(levels - 1));
@@ -423,7 +423,7 @@ fn sf_5_deeply_nested_arguments_reach_the_tool_as_without_us() {
 }
 
 #[test]
-fn sf_5_a_message_that_is_too_long_is_refused_and_its_bytes_are_not_kept() {
+fn sf_5_a_message_that_is_too_long_is_refused_and_its_bytes_are_not_stored() {
     GatewayWorld::each("sf_5_too_long", "", |world| {
         let mut client = HostileClient::start(&world);
         client.works(0);

@@ -107,7 +107,7 @@ fn wrong(address: SocketAddr, session: &str) -> Vec<(&'static str, RawRequest, u
 }
 
 #[test]
-fn sf_5_a_request_that_breaks_the_rules_gets_the_status_that_they_ask_for() {
+fn sf_5_a_request_that_breaks_the_protocol_gets_the_prescribed_status() {
     let world = GatewayWorld::of("sf_5_http", "", TestTransport::Http, TestTransport::Stdio);
     let mut client = world.client();
     let (address, session) = (client.address(), client.session());

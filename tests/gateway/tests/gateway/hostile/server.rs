@@ -98,7 +98,7 @@ fn sf_5_an_invalid_answer_is_reported_at_once_and_its_call_is_not_run_again() {
         "sf_5_no_answer",
         concat!(
             "timeout = \"10m\"\nanswer_by = \"none\"\nguard.mode = \"off\"\ntrust.mode = \"off\"\ndedupe.after_telling = \"10m\"\n",
-            soon_settled!()
+            short_settle_times!()
         ),
         |world| {
             let mut client = world.client();
@@ -200,7 +200,7 @@ fn sf_5_an_answer_beyond_the_hard_limit_is_reported_at_once_with_its_size_and_it
 }
 
 #[test]
-fn sf_5_a_huge_answer_that_does_not_say_what_it_answers_is_not_taken_for_that_of_another_call() {
+fn sf_5_a_huge_answer_without_an_id_is_not_matched_to_another_call() {
     let config = "stuck_after = \"10m\"\n";
     let world = GatewayWorld::of("sf_5_huge_of_two", config, TestTransport::Stdio, TestTransport::Stdio);
     let mut client = world.client();

@@ -48,7 +48,7 @@ fn tool(name: &str, breaker: &str) -> String {
 }
 
 #[test]
-fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_calls_are_refused_unmade() {
+fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_calls_are_refused_without_running() {
     let config = format!("{PLAIN}{}", tool("pay", "breaker.cooldown = \"10m\""));
     GatewayWorld::each("tr_8_open", &config, |world| {
         let mut client = world.client();
@@ -81,7 +81,7 @@ fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_calls_are_refused_u
 }
 
 #[test]
-fn tr_9_two_good_probes_close_the_breaker() {
+fn tr_9_two_successful_probes_close_the_breaker() {
     let config = format!("{PLAIN}{}", tool("pay", "breaker.cooldown = \"100ms\""));
     GatewayWorld::each("tr_9_closed", &config, |world| {
         let mut client = world.client();
@@ -114,7 +114,7 @@ fn tr_9_two_good_probes_close_the_breaker() {
 }
 
 #[test]
-fn tr_10_a_failing_probe_opens_the_breaker_again_with_a_fresh_cool_down() {
+fn tr_10_a_failing_probe_opens_the_breaker_again_with_a_new_cooldown() {
     // The second cool-down of the first tool is far longer than its first one. That of the other tool is as long.
     let grows =
         "breaker.cooldown = \"600ms\"\nbreaker.cooldown_growth = 1000\nbreaker.cooldown_cap = \"10m\"";

@@ -101,7 +101,7 @@ fn tr_4_one_key_for_two_calls_is_a_conflict_and_nothing_runs() {
 }
 
 #[test]
-fn tr_4_one_key_for_two_calls_is_two_keys_where_that_is_wanted() {
+fn tr_4_one_key_for_two_calls_is_two_keys_if_that_is_set() {
     GatewayWorld::each("tr_4_separate", "dedupe.conflict = \"separate\"\n", |world| {
         let mut client = world.client();
         for id in ["a", "b"] {

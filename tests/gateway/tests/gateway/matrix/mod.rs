@@ -7,4 +7,4 @@ mod retries;
 mod telemetry;
 
 /// No approval is requested and no call is stopped, except for the subject of the test.
-const PLAIN: &str = concat!("guard.mode = \"off\"\ntrust.mode = \"off\"\n", soon_settled!());
+const PLAIN: &str = concat!("guard.mode = \"off\"\ntrust.mode = \"off\"\n", short_settle_times!());

@@ -9,8 +9,8 @@ use crate::client::ToolResponse;
 use crate::world::{GatewayWorld, TestTransport};
 
 #[test]
-fn tr_5_two_time_outs_and_a_success_are_three_attempts_with_spread_waits() {
-    // Timeouts behind the tool, which it reports. A timeout of ours could come between a good answer and its client.
+fn tr_5_two_timeouts_and_a_success_are_three_attempts_with_jittered_delays() {
+    // Timeouts behind the tool, which it reports. A timeout of the gateway could come between a good answer and its client.
     GatewayWorld::each("tr_5_time_outs", PLAIN, |world| {
         let mut client = world.client();
         let ids: Vec<_> = ["a", "b", "c"]

@@ -60,12 +60,12 @@ fn tr_13_every_transition_is_logged() {
         );
         // Four calls have an unknown outcome: `pay` hung, and `send` answered with a 503. If the server is remote, the
         // two that hang may still run when their caller gets the response, and have not ended for the gateway.
-        let hung = if world.is_remote() { 2 } else { 0 };
-        let early = world.logged_times("tool_call_answered_early", hung);
+        let answered_early = if world.is_remote() { 2 } else { 0 };
+        let early = world.logged_times("tool_call_answered_early", answered_early);
         assert!(early.iter().all(|line| line["errorCode"] == "outcome_unknown"), "{early:?}");
         assert_eq!(
             (call_ends("error").len(), call_ends("retriable_error").len()),
-            (5 - hung, 0),
+            (5 - answered_early, 0),
             "the 400, and those of which nobody knows"
         );
         assert_eq!(world.logged("tool_call_start").len(), world.logged("tool_call_end").len() + early.len());
@@ -150,7 +150,7 @@ fn tr_14_switched_off_every_call_is_answered_as_by_the_server_alone() {
 }
 
 #[test]
-fn tr_14_the_way_back_and_forth_is_safe() {
+fn tr_14_switching_off_and_on_is_safe() {
     GatewayWorld::each("tr_14_back", PLAIN, |world| {
         let call = |client: &mut McpTestClient| client.call_keyed("pay", json!({ "id": "a" }), "k");
         assert_eq!(call(&mut world.client()).text, "pay a, run 1");
@@ -164,7 +164,7 @@ fn tr_14_the_way_back_and_forth_is_safe() {
 }
 
 #[test]
-fn tr_15_secrets_in_arguments_are_neither_logged_nor_stored_nor_in_our_messages() {
+fn tr_15_secrets_in_arguments_are_neither_logged_nor_stored_nor_in_messages_of_the_gateway() {
     const TOKEN: &str = "ghp_16C7e42F292c6912E7710c838347Ae178B4a";
     const SECRETS: [&str; 5] =
         [TOKEN, "hunter2-of-ann", "s3cr3t-pass", "sk-live-51Habcdefghijkl", "key-of-ann-4711"];

@@ -18,7 +18,7 @@ fn a_call_that_is_made_again_after_its_answer_runs_again() {
     let server = RealServer::of(env!("CARGO_BIN_EXE_steadfast-test-server").into()).arg(ledger);
     let mut talk = RecordingClient::start(server.command(&place, ServerRoute::Through));
     talk.initialize(json!({}));
-    talk.ask("tools/list", json!({}));
+    talk.request("tools/list", json!({}));
     for run in 1..=300 {
         let result = talk.call("pay", json!({ "id": "a" }));
         assert_eq!(result["content"][0]["text"], format!("pay a, run {run}"), "{result}");

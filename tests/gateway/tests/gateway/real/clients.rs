@@ -92,7 +92,7 @@ fn the_python_sdk_finds_the_newer_era_through_the_gateway() {
 }
 
 #[test]
-fn the_python_sdk_of_the_newer_era_works_through_the_gateway_without_looking_first() {
+fn the_python_sdk_of_the_newer_era_works_through_the_gateway_without_discovery() {
     use_python_server("mcp", "mcp", MODERN, MODERN);
 }
 
@@ -107,7 +107,7 @@ fn fastmcp_finds_the_newer_era_through_the_gateway() {
 }
 
 #[test]
-fn fastmcp_of_the_newer_era_works_through_the_gateway_without_looking_first() {
+fn fastmcp_of_the_newer_era_works_through_the_gateway_without_discovery() {
     use_python_server("fastmcp", "fastmcp", MODERN, MODERN);
 }
 

@@ -56,7 +56,7 @@ impl RecordingClient {
             "capabilities": capabilities,
             "clientInfo": { "name": "tests", "version": "1", "title": "Tests" },
         });
-        self.ask("initialize", params);
+        self.request("initialize", params);
         self.notify("notifications/initialized", json!({}));
     }
 
@@ -70,13 +70,13 @@ impl RecordingClient {
     }
 
     /// Sends a request, and returns its result or error.
-    pub(crate) fn ask(&mut self, method: &str, params: Value) -> Value {
+    pub(crate) fn request(&mut self, method: &str, params: Value) -> Value {
         let id = self.send(method, params.clone());
         self.answer(&id, &format!("{method} {params}"))
     }
 
     pub(crate) fn call(&mut self, tool: &str, arguments: Value) -> Value {
-        self.ask("tools/call", json!({ "name": tool, "arguments": arguments }))
+        self.request("tools/call", json!({ "name": tool, "arguments": arguments }))
     }
 
     /// Sends a request with an id that is sometimes a number and sometimes a text.

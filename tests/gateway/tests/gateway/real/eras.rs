@@ -12,7 +12,7 @@ use super::{RealServer, RealServerFolder, ServerRoute, installed, script};
 use crate::world::{LISTEN, ReservedPort};
 
 /// Uses the reference server of the older era with a client of the modern one.
-fn use_everything(mut client: PythonClient) {
+fn exercise_all(mut client: PythonClient) {
     let mut notifications = Vec::new();
     let mut result = |client: &mut PythonClient, order: Value| {
         let (result, received) = client.order(order);
@@ -50,7 +50,7 @@ fn use_everything(mut client: PythonClient) {
 fn sf_4_the_python_sdk_of_the_modern_era_uses_the_reference_server_of_the_older_one() {
     let place = RealServerFolder::new("eras_everything_stdio", "");
     let server = RealServer::node("mcp-server-everything").arg("stdio");
-    use_everything(PythonClient::of(&place, "mcp", "2026-07-28", &server.line(ServerRoute::Through)));
+    exercise_all(PythonClient::of(&place, "mcp", "2026-07-28", &server.line(ServerRoute::Through)));
 }
 
 #[test]
@@ -61,13 +61,13 @@ fn sf_4_the_python_sdk_of_the_modern_era_uses_the_reference_server_of_the_older_
         RealServer::node("mcp-server-everything").arg("streamableHttp").command(&place, ServerRoute::Bare);
     command.env("PORT", port.address().port().to_string());
     let server = ListeningServer::at(port, command);
-    use_everything(PythonClient::of(&place, "mcp", "2026-07-28", &RealServer::remote_line(&server.url())));
+    exercise_all(PythonClient::of(&place, "mcp", "2026-07-28", &RealServer::remote_line(&server.url())));
     // And the gateway itself over HTTP.
     let line = RealServer::remote_line(&server.url());
     let mut command = place.program(&line[0]);
     command.args(&line[1..]).args(LISTEN);
     let gateway = ListeningServer::announced(command);
-    use_everything(PythonClient::of(&place, "mcp", "2026-07-28", &[gateway.url().into()]));
+    exercise_all(PythonClient::of(&place, "mcp", "2026-07-28", &[gateway.url().into()]));
 }
 
 /// Returns a server made with the JavaScript library that knows the modern era only.
@@ -95,7 +95,7 @@ fn use_modern_server(command: Command) {
         (&agreed["protocolVersion"], &agreed["serverInfo"]["name"]),
         (&json!("2025-11-25"), &json!("conformance"))
     );
-    let tools = talk.ask("tools/list", json!({}));
+    let tools = talk.request("tools/list", json!({}));
     assert!(tools["tools"].as_array().is_some_and(|tools| tools.len() > 10), "{tools}");
     let output = talk.call("test_simple_text", json!({}));
     assert_eq!(output["content"][0]["text"], "This is a simple text response for testing.", "{output}");
@@ -113,12 +113,12 @@ fn use_modern_server(command: Command) {
     // Logged only after the client has asked for it.
     talk.call("test_logging_tool", json!({}));
     assert_eq!(talk.server_messages.len(), message_count, "{:?}", talk.server_messages);
-    talk.ask("logging/setLevel", json!({ "level": "info" }));
+    talk.request("logging/setLevel", json!({ "level": "info" }));
     talk.call("test_tool_with_logging", json!({}));
     assert_eq!(talk.server_messages[message_count]["method"], "notifications/message");
     let progress =
         json!({ "name": "test_tool_with_progress", "arguments": {}, "_meta": { "progressToken": "mine" } });
-    talk.ask("tools/call", progress);
+    talk.request("tools/call", progress);
     let progress_count =
         talk.server_messages.iter().filter(|message| message["params"]["progressToken"] == "mine").count();
     assert_eq!(progress_count, 3, "{:?}", talk.server_messages);
@@ -127,12 +127,12 @@ fn use_modern_server(command: Command) {
     talk.until("the change of the tools", 1, |message| {
         message["method"] == "notifications/tools/list_changed"
     });
-    assert_eq!(talk.ask("resources/subscribe", json!({ "uri": "test://watched-resource" })), json!({}));
+    assert_eq!(talk.request("resources/subscribe", json!({ "uri": "test://watched-resource" })), json!({}));
     talk.call("test_trigger_prompt_change", json!({}));
     talk.until("the change of the prompts", 1, |message| {
         message["method"] == "notifications/prompts/list_changed"
     });
-    let read = talk.ask("resources/read", json!({ "uri": "test://static-text" }));
+    let read = talk.request("resources/read", json!({ "uri": "test://static-text" }));
     assert!(read["contents"][0]["text"].is_string(), "{read}");
 }
 

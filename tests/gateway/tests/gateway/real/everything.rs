@@ -11,7 +11,7 @@ fn server() -> RealServer {
 }
 
 /// Initializes the client, and waits for the messages that the server sends after that.
-fn greeted(talk: &mut RecordingClient) {
+fn initialize_client(talk: &mut RecordingClient) {
     talk.initialize(everything());
     talk.until("the roots being asked for", 1, is_about_roots);
 }
@@ -21,24 +21,24 @@ fn is_about_roots(message: &Value) -> bool {
 }
 
 #[test]
-fn sf_4_what_a_server_can_do_is_listed_the_same_through_the_gateway() {
+fn sf_4_capabilities_of_a_server_are_listed_the_same_through_the_gateway() {
     assert_same(
         "sf_4_lists",
         |_| server(),
         |talk, _| {
-            greeted(talk);
-            let tools = talk.ask("tools/list", json!({}));
+            initialize_client(talk);
+            let tools = talk.request("tools/list", json!({}));
             assert_eq!(
                 tools["tools"].as_array().map(Vec::len),
                 Some(19),
                 "all of them, also those for what we can do"
             );
-            talk.ask("tools/list", json!({ "cursor": "nonsense", "x-own": true }));
-            talk.ask("resources/list", json!({}));
-            talk.ask("resources/templates/list", json!({}));
-            talk.ask("prompts/list", json!({}));
-            talk.ask("tasks/list", json!({}));
-            talk.ask("ping", json!({}));
+            talk.request("tools/list", json!({ "cursor": "nonsense", "x-own": true }));
+            talk.request("resources/list", json!({}));
+            talk.request("resources/templates/list", json!({}));
+            talk.request("prompts/list", json!({}));
+            talk.request("tasks/list", json!({}));
+            talk.request("ping", json!({}));
         },
     );
 }
@@ -50,20 +50,20 @@ fn sf_4_a_client_that_can_do_little_is_offered_the_same_through_the_gateway() {
         |_| server(),
         |talk, _| {
             talk.initialize(json!({}));
-            talk.ask("tools/list", json!({}));
+            talk.request("tools/list", json!({}));
             talk.call("get-roots-list", json!({}));
         },
     );
 }
 
 #[test]
-fn sf_4_what_tools_answer_is_the_same_through_the_gateway() {
+fn sf_4_tool_results_are_the_same_through_the_gateway() {
     assert_same(
         "sf_4_tools",
         |_| server(),
         |talk, _| {
-            greeted(talk);
-            talk.ask("tools/list", json!({}));
+            initialize_client(talk);
+            talk.request("tools/list", json!({}));
             talk.call("echo", json!({ "message": "grüße \u{1F600} \"\\ \u{2028}" }));
             let call = json!({
                 "name": "echo",
@@ -71,7 +71,7 @@ fn sf_4_what_tools_answer_is_the_same_through_the_gateway() {
                 "unknown": { "a": 1 },
                 "_meta": { "vendor/thing": 1 },
             });
-            talk.ask("tools/call", call);
+            talk.request("tools/call", call);
             talk.call("get-sum", json!({ "a": 1.5, "b": 12_345_678_901_i64 }));
             talk.call("get-tiny-image", json!({}));
             talk.call("get-annotated-message", json!({ "messageType": "error", "includeImage": true }));
@@ -84,9 +84,9 @@ fn sf_4_what_tools_answer_is_the_same_through_the_gateway() {
             let file =
                 json!({ "name": "a.gz", "data": "data:text/plain,words", "outputType": "resourceLink" });
             let link = talk.call("gzip-file-as-resource", file);
-            talk.ask("resources/read", json!({ "uri": link["content"][0]["uri"] }));
+            talk.request("resources/read", json!({ "uri": link["content"][0]["uri"] }));
             // Omitted arguments, and a call that is made twice.
-            talk.ask("tools/call", json!({ "name": "get-tiny-image" }));
+            talk.request("tools/call", json!({ "name": "get-tiny-image" }));
             talk.call("get-sum", json!({ "a": 1, "b": 2 }));
             talk.call("get-sum", json!({ "a": 1, "b": 2 }));
         },
@@ -94,28 +94,28 @@ fn sf_4_what_tools_answer_is_the_same_through_the_gateway() {
 }
 
 #[test]
-fn sf_4_what_a_server_refuses_it_refuses_in_its_own_words_through_the_gateway() {
+fn sf_4_refusals_of_a_server_are_the_same_through_the_gateway() {
     assert_same(
         "sf_4_refused",
         |_| server(),
         |talk, _| {
-            greeted(talk);
+            initialize_client(talk);
             talk.call("echo", json!({}));
             talk.call("no-such-tool", json!({}));
-            talk.ask(
+            talk.request(
                 "tools/call",
                 json!({ "name": "echo", "arguments": { "message": "x" }, "task": { "ttl": 1000 } }),
             );
-            talk.ask("tools/call", json!({}));
-            talk.ask("tools/call", json!({ "name": "echo", "arguments": [1] }));
-            talk.ask("tools/call", json!({ "name": 17, "arguments": {} }));
-            talk.ask("vendor/unknown", json!({ "a": [1] }));
-            talk.ask("resources/read", json!({ "uri": "demo://nothing" }));
-            talk.ask("prompts/get", json!({ "name": "no-such-prompt" }));
-            talk.ask("prompts/get", json!({ "name": "args-prompt", "arguments": {} }));
-            talk.ask("tasks/get", json!({ "taskId": "none" }));
-            talk.ask("logging/setLevel", json!({ "level": "shrill" }));
-            talk.ask("server/discover", json!({}));
+            talk.request("tools/call", json!({}));
+            talk.request("tools/call", json!({ "name": "echo", "arguments": [1] }));
+            talk.request("tools/call", json!({ "name": 17, "arguments": {} }));
+            talk.request("vendor/unknown", json!({ "a": [1] }));
+            talk.request("resources/read", json!({ "uri": "demo://nothing" }));
+            talk.request("prompts/get", json!({ "name": "no-such-prompt" }));
+            talk.request("prompts/get", json!({ "name": "args-prompt", "arguments": {} }));
+            talk.request("tasks/get", json!({ "taskId": "none" }));
+            talk.request("logging/setLevel", json!({ "level": "shrill" }));
+            talk.request("server/discover", json!({}));
             talk.notify("notifications/vendor/unknown", json!({ "a": 1 }));
             talk.call("echo", json!({ "message": "and it goes on" }));
         },
@@ -128,14 +128,14 @@ fn sf_4_progress_arrives_under_the_clients_own_token_through_the_gateway() {
         "sf_4_progress",
         |_| server(),
         |talk, _| {
-            greeted(talk);
+            initialize_client(talk);
             for token in [json!("a token"), json!(1), json!(0), json!("1")] {
                 let call = json!({
                     "name": "trigger-long-running-operation",
                     "arguments": { "duration": 0.2, "steps": 4 },
                     "_meta": { "progressToken": token },
                 });
-                talk.ask("tools/call", call);
+                talk.request("tools/call", call);
             }
             talk.call("trigger-long-running-operation", json!({ "duration": 0.1, "steps": 2 }));
             assert_eq!(
@@ -156,7 +156,7 @@ fn sf_4_a_call_that_is_cancelled_has_no_answer_through_the_gateway() {
         "sf_4_cancelled",
         |_| server(),
         |talk, _| {
-            greeted(talk);
+            initialize_client(talk);
             let long = |seconds: f64| json!({ "name": "trigger-long-running-operation", "arguments": { "duration": seconds, "steps": 1 } });
             let unwanted = talk.send("tools/call", long(0.5));
             talk.notify(
@@ -164,19 +164,19 @@ fn sf_4_a_call_that_is_cancelled_has_no_answer_through_the_gateway() {
                 json!({ "requestId": unwanted, "reason": "a change of mind" }),
             );
             // An answer to the first would come before this one, and be taken for it.
-            talk.ask("tools/call", long(1.0));
-            talk.ask("ping", json!({}));
+            talk.request("tools/call", long(1.0));
+            talk.request("ping", json!({}));
         },
     );
 }
 
 #[test]
-fn sf_4_what_a_server_asks_of_its_client_is_asked_and_answered_through_the_gateway() {
+fn sf_4_requests_of_a_server_to_its_client_are_answered_through_the_gateway() {
     assert_same(
         "sf_4_asked",
         |_| server(),
         |talk, _| {
-            greeted(talk);
+            initialize_client(talk);
             talk.call("trigger-sampling-request", json!({ "prompt": "say something", "maxTokens": 7 }));
             talk.call("trigger-sampling-request", json!({ "prompt": "refuse this" }));
             talk.call("trigger-elicitation-request", json!({}));
@@ -192,12 +192,12 @@ fn sf_4_what_a_server_asks_of_its_client_is_asked_and_answered_through_the_gatew
 }
 
 #[test]
-fn sf_4_a_call_that_first_wants_a_page_visited_says_so_and_runs_when_it_is_repeated() {
+fn sf_4_a_call_that_requires_a_page_visit_reports_it_and_runs_when_it_is_repeated() {
     assert_same(
         "sf_4_page",
         |_| server(),
         |talk, _| {
-            greeted(talk);
+            initialize_client(talk);
             let call = json!({ "url": "file:///page", "errorPath": true });
             let first = talk.call("trigger-url-elicitation", call.clone());
             assert_eq!(first["code"], -32042, "{first}");
@@ -207,21 +207,21 @@ fn sf_4_a_call_that_first_wants_a_page_visited_says_so_and_runs_when_it_is_repea
 }
 
 #[test]
-fn sf_4_resources_and_what_changes_in_them_are_the_same_through_the_gateway() {
+fn sf_4_resources_and_their_updates_are_the_same_through_the_gateway() {
     assert_same(
         "sf_4_resources",
         |_| server(),
         |talk, _| {
-            greeted(talk);
+            initialize_client(talk);
             let watched = "demo://resource/static/document/architecture.md";
-            talk.ask("resources/read", json!({ "uri": watched }));
-            talk.ask("resources/read", json!({ "uri": "demo://resource/dynamic/text/1" }));
-            talk.ask("resources/read", json!({ "uri": "demo://resource/dynamic/blob/2" }));
-            talk.ask("resources/subscribe", json!({ "uri": watched }));
+            talk.request("resources/read", json!({ "uri": watched }));
+            talk.request("resources/read", json!({ "uri": "demo://resource/dynamic/text/1" }));
+            talk.request("resources/read", json!({ "uri": "demo://resource/dynamic/blob/2" }));
+            talk.request("resources/subscribe", json!({ "uri": watched }));
             talk.call("toggle-subscriber-updates", json!({}));
             talk.until("an update", 1, |message| message["method"] == "notifications/resources/updated");
             talk.call("toggle-subscriber-updates", json!({}));
-            talk.ask("resources/unsubscribe", json!({ "uri": watched }));
+            talk.request("resources/unsubscribe", json!({ "uri": watched }));
         },
     );
 }
@@ -232,31 +232,31 @@ fn sf_4_prompts_completions_and_logging_are_the_same_through_the_gateway() {
         "sf_4_prompts",
         |_| server(),
         |talk, _| {
-            greeted(talk);
-            talk.ask("prompts/get", json!({ "name": "simple-prompt" }));
-            talk.ask("prompts/get", json!({ "name": "args-prompt", "arguments": { "city": "Ulm" } }));
+            initialize_client(talk);
+            talk.request("prompts/get", json!({ "name": "simple-prompt" }));
+            talk.request("prompts/get", json!({ "name": "args-prompt", "arguments": { "city": "Ulm" } }));
             let resource = json!({ "resourceType": "Text", "resourceId": "1" });
-            talk.ask("prompts/get", json!({ "name": "resource-prompt", "arguments": resource }));
+            talk.request("prompts/get", json!({ "name": "resource-prompt", "arguments": resource }));
             let of_prompt = json!({
                 "ref": { "type": "ref/prompt", "name": "completable-prompt" },
                 "argument": { "name": "name", "value": "A" },
                 "context": { "arguments": { "department": "Engineering" } },
             });
-            talk.ask("completion/complete", of_prompt);
+            talk.request("completion/complete", of_prompt);
             let of_resource = json!({
                 "ref": { "type": "ref/resource", "uri": "demo://resource/dynamic/text/{resourceId}" },
                 "argument": { "name": "resourceId", "value": "1" },
             });
-            talk.ask("completion/complete", of_resource);
-            talk.ask("logging/setLevel", json!({ "level": "debug" }));
+            talk.request("completion/complete", of_resource);
+            talk.request("logging/setLevel", json!({ "level": "debug" }));
             talk.call("toggle-simulated-logging", json!({}));
             talk.until("a line of the log", 1, |message| {
                 is_line_of_the_log(&message["params"]["data"].to_string())
             });
             talk.call("toggle-simulated-logging", json!({}));
-            talk.ask("logging/setLevel", json!({ "level": "error" }));
+            talk.request("logging/setLevel", json!({ "level": "error" }));
             // Sent at a level that the client has turned off.
-            talk.ask("resources/subscribe", json!({ "uri": "demo://resource/dynamic/text/1" }));
+            talk.request("resources/subscribe", json!({ "uri": "demo://resource/dynamic/text/1" }));
         },
     );
 }
@@ -267,8 +267,8 @@ fn sf_4_a_call_that_is_a_task_is_one_through_the_gateway() {
         "sf_4_tasks",
         |_| server(),
         |talk, _| {
-            greeted(talk);
-            talk.ask("tools/list", json!({}));
+            initialize_client(talk);
+            talk.request("tools/list", json!({}));
             talk.call("simulate-research-query", json!({ "topic": "python" }));
             let call = json!({
                 "name": "simulate-research-query",
@@ -276,12 +276,12 @@ fn sf_4_a_call_that_is_a_task_is_one_through_the_gateway() {
                 "task": { "ttl": 60000 },
                 "_meta": { "progressToken": "t" },
             });
-            let made = talk.ask("tools/call", call);
+            let made = talk.request("tools/call", call);
             let task = json!({ "taskId": made["task"]["taskId"] });
-            talk.ask("tasks/result", task.clone());
-            talk.ask("tasks/get", task.clone());
-            talk.ask("tasks/list", json!({}));
-            talk.ask("tasks/cancel", task);
+            talk.request("tasks/result", task.clone());
+            talk.request("tasks/get", task.clone());
+            talk.request("tasks/list", json!({}));
+            talk.request("tasks/cancel", task);
         },
     );
 }

@@ -16,7 +16,7 @@ fn sf_4_the_filesystem_server_is_the_same_through_the_gateway() {
         |talk, data| {
             let at = |name: &str| data.join(name).display().to_string();
             talk.initialize(json!({}));
-            talk.ask("tools/list", json!({}));
+            talk.request("tools/list", json!({}));
             talk.call("list_allowed_directories", json!({}));
             talk.call("create_directory", json!({ "path": at("inner") }));
             talk.call("write_file", json!({ "path": at("a.txt"), "content": "one\ntwo\n" }));
@@ -64,7 +64,7 @@ fn sf_4_the_memory_server_is_the_same_through_the_gateway() {
     };
     assert_same("sf_4_memory", server, |talk, data| {
         talk.initialize(json!({}));
-        talk.ask("tools/list", json!({}));
+        talk.request("tools/list", json!({}));
         let entities = json!([
             { "name": "Ada", "entityType": "person", "observations": ["counts"] },
             { "name": "engine", "entityType": "machine", "observations": [] },

@@ -16,17 +16,17 @@ use crate::world::{GatewayWorld, LISTEN, TestTransport};
 const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/real/schemathesis.toml");
 
 #[test]
-fn sf_5_every_endpoint_answers_as_the_document_says_without_a_token() {
+fn sf_5_every_endpoint_answers_as_in_the_document_without_a_token() {
     assert_answers_match_document("generated_open", &[], None);
 }
 
 #[test]
-fn sf_5_every_endpoint_answers_as_the_document_says_with_the_token_of_a_client() {
+fn sf_5_every_endpoint_answers_as_in_the_document_with_the_token_of_a_client() {
     assert_answers_match_document("generated_client", &[("STEADFAST_TOKEN", "agent")], Some("agent"));
 }
 
 #[test]
-fn sf_5_every_endpoint_answers_as_the_document_says_with_the_admin_token() {
+fn sf_5_every_endpoint_answers_as_in_the_document_with_the_admin_token() {
     assert_answers_match_document("generated_admin", &[("STEADFAST_TOKEN", "agent")], Some("person"));
 }
 

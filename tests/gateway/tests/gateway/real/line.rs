@@ -7,7 +7,7 @@ use std::thread;
 
 use serde_json::Value;
 
-use crate::world::{PATIENCE, TestProcess};
+use crate::world::{TEST_TIMEOUT, TestProcess};
 
 pub(crate) struct ServerLine {
     child: TestProcess,
@@ -39,7 +39,7 @@ impl ServerLine {
 
     /// Waits for the next message, for this reason.
     pub(crate) fn receive(&mut self, description: &str) -> Value {
-        let next = self.incoming.recv_timeout(PATIENCE);
+        let next = self.incoming.recv_timeout(TEST_TIMEOUT);
         next.unwrap_or_else(|problem| panic!("no message while waiting for {description}: {problem}"))
     }
 

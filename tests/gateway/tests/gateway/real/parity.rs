@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_ours_is_taken_out() {
+    fn only_the_parts_of_the_gateway_are_removed() {
         let mut message = json!({ "result": {
             "isError": true,
             "content": [{ "type": "text", "text": "no" }, { "type": "text", "text": "[NON-RETRYABLE] never" }],

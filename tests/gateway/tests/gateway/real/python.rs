@@ -22,24 +22,24 @@ fn sf_4_a_server_of_the_older_era_in_python_is_the_same_through_the_gateway() {
         |_| server(),
         |talk, _| {
             talk.initialize(everything());
-            talk.ask("tools/list", json!({}));
+            talk.request("tools/list", json!({}));
             talk.call("add", json!({ "a": 1, "b": 2 }));
             talk.call("add", json!({ "a": "one" }));
             talk.call("fail", json!({ "why": "no reason" }));
-            talk.ask("tools/call", with_progress("count", json!({ "to": 3 }), json!("p")));
-            talk.ask("resources/templates/list", json!({}));
-            talk.ask("resources/read", json!({ "uri": "note://a" }));
-            talk.ask("prompts/get", json!({ "name": "greet", "arguments": { "name": "Ada" } }));
+            talk.request("tools/call", with_progress("count", json!({ "to": 3 }), json!("p")));
+            talk.request("resources/templates/list", json!({}));
+            talk.request("resources/read", json!({ "uri": "note://a" }));
+            talk.request("prompts/get", json!({ "name": "greet", "arguments": { "name": "Ada" } }));
             talk.call("learn", json!({}));
-            talk.ask("server/discover", json!({}));
-            talk.ask("vendor/unknown", json!({}));
-            talk.ask("ping", json!({}));
+            talk.request("server/discover", json!({}));
+            talk.request("vendor/unknown", json!({}));
+            talk.request("ping", json!({}));
         },
     );
 }
 
 #[test]
-fn sf_4_what_a_server_asks_and_withdraws_is_withdrawn_through_the_gateway() {
+fn sf_4_a_request_that_a_server_cancels_is_cancelled_through_the_gateway() {
     assert_same(
         "sf_4_withdrawn",
         |_| server(),
@@ -55,7 +55,7 @@ fn sf_4_what_a_server_asks_and_withdraws_is_withdrawn_through_the_gateway() {
 
 /// Questions get new numbers, so that those of a restarted server differ from the earlier ones.
 #[test]
-fn sf_4_what_a_server_that_was_started_again_asks_and_withdraws_is_withdrawn() {
+fn sf_4_a_request_that_a_restarted_server_cancels_is_cancelled_through_the_gateway() {
     let place = RealServerFolder::new("sf_4_withdrawn_again", "");
     let mark = place.folder().join("mark");
     let mut talk = RecordingClient::start(server().arg(&mark).command(&place, ServerRoute::Through));
@@ -77,7 +77,7 @@ fn sf_4_what_a_server_that_was_started_again_asks_and_withdraws_is_withdrawn() {
         kill(server);
         wait(|| !is_running(server), || "the end of the server".to_owned());
         // A list request is repeated if the server died meanwhile. After it the next server is running.
-        talk.ask("tools/list", json!({}));
+        talk.request("tools/list", json!({}));
     }
 }
 
@@ -88,15 +88,15 @@ fn sf_4_a_server_of_the_newer_era_is_the_same_through_the_gateway() {
         |_| server(),
         |talk, _| {
             talk.without_handshake(everything());
-            talk.ask("server/discover", json!({}));
-            talk.ask("tools/list", json!({}));
+            talk.request("server/discover", json!({}));
+            talk.request("tools/list", json!({}));
             talk.call("add", json!({ "a": 1, "b": 2 }));
             talk.call("fail", json!({ "why": "no reason" }));
-            talk.ask("tools/call", with_progress("count", json!({ "to": 3 }), json!(1)));
-            talk.ask("resources/read", json!({ "uri": "note://a" }));
-            talk.ask("prompts/get", json!({ "name": "greet", "arguments": { "name": "Ada" } }));
-            talk.ask("vendor/unknown", json!({}));
-            talk.ask("ping", json!({}));
+            talk.request("tools/call", with_progress("count", json!({ "to": 3 }), json!(1)));
+            talk.request("resources/read", json!({ "uri": "note://a" }));
+            talk.request("prompts/get", json!({ "name": "greet", "arguments": { "name": "Ada" } }));
+            talk.request("vendor/unknown", json!({}));
+            talk.request("ping", json!({}));
         },
     );
 }
@@ -116,7 +116,7 @@ fn sf_4_a_question_in_an_answer_is_answered_with_the_call_repeated_through_the_g
                 "inputResponses": { "who": { "action": "accept", "content": { "name": "Ada" } } },
                 "requestState": first["requestState"],
             });
-            let second = talk.ask("tools/call", again);
+            let second = talk.request("tools/call", again);
             assert_eq!(second["resultType"], "complete", "{second}");
         },
     );

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::http::ListeningServer;
 use super::{RealServer, RealServerFolder, ServerRoute};
-use crate::world::{PATIENCE, TestTransport};
+use crate::world::{TEST_TIMEOUT, TestTransport};
 
 /// Returns the ways to begin, and the resulting version of each.
 fn beginnings() -> [(ClientLifecycleMode, ProtocolVersion); 3] {
@@ -46,11 +46,11 @@ async fn use_tools(client: RunningService<RoleClient, ()>, version: &ProtocolVer
 /// Runs the work, and fails if it never ends.
 fn run(work: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(PATIENCE, work).await.expect("it ends") });
+    runtime.block_on(async { tokio::time::timeout(TEST_TIMEOUT, work).await.expect("it ends") });
 }
 
 #[test]
-fn the_rust_sdk_works_on_our_streams_in_both_eras() {
+fn the_rust_sdk_works_over_stdio_in_both_eras() {
     let place = RealServerFolder::new("real_rmcp_streams", "");
     run(async {
         // Detecting the era is left to HTTP: here the start of the server counts, and a client that waits ten seconds

@@ -43,37 +43,37 @@ use self::reference::{
     ExpectedEnding, ExpectedFollowUp, ExpectedResponse, ExpectedSave, ExpectedStep, ReferenceCall,
     ReferenceMachines, of_failure,
 };
-use super::{MachineTrace, agree, few, millis, next_moment, perhaps};
+use super::{MachineTrace, agree, few, millis, next_moment, optional};
 use crate::invariants::InvariantViolation;
 use crate::rng::Rng;
 use crate::transition::{approval_subject, digest, key, tool};
 
 const PROMISE: &str = "calls take their path";
 
-pub(super) fn check(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
+pub(super) fn check(rng: &mut Rng, machine_trace: &mut MachineTrace) -> Result<(), InvariantViolation> {
     for _ in 0..4 {
-        one_call(rng, story)?;
+        one_call(rng, machine_trace)?;
     }
     Ok(())
 }
 
-fn one_call(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViolation> {
+fn one_call(rng: &mut Rng, machine_trace: &mut MachineTrace) -> Result<(), InvariantViolation> {
     let mut now = Timestamp::from_millis(1_000_000);
     let policy = Arc::new(policy(rng));
     let request = request(rng, now);
     let mut machines = machines(rng, &request, &policy, now);
     let seed = rng.next();
-    story.tell(|| format!("{request:?} under {policy:?}"));
+    machine_trace.log(|| format!("{request:?} under {policy:?}"));
     let mut notices = Vec::new();
     let (mut reference, mut due) =
         ReferenceCall::begin(machines.clone(), request.clone(), policy.clone(), seed, now);
     let (mut call, mut step) =
         Call::begin(&mut machines.shared(), request.clone(), policy.clone(), seed, now, &mut notices);
-    story.tell(|| format!("{}: begins -> {step:?}", now.as_millis()));
+    machine_trace.log(|| format!("{}: begins -> {step:?}", now.as_millis()));
     for _ in 0..60 {
         let got = as_due(&step);
         agree(PROMISE, call.state(), &got, &due)?;
-        notices.iter().for_each(|notice| story.coverage.notice(notice));
+        notices.iter().for_each(|notice| machine_trace.coverage.notice(notice));
         let got: Vec<CallNotice> = notices.drain(..).map(without_words).collect();
         let expected = std::mem::take(&mut reference.notices);
         agree(PROMISE, "what is told", &got, &expected.into_iter().map(without_words).collect())?;
@@ -104,13 +104,13 @@ fn one_call(rng: &mut Rng, story: &mut MachineTrace) -> Result<(), InvariantViol
         }
         let event = event(rng, &call, &step, now);
         let before = call.state();
-        story.coverage.event(before, &event);
+        machine_trace.coverage.event(before, &event);
         due = reference.on(&event, now);
         step = match call.handle_event(&mut machines.shared(), now, event.clone(), &mut notices) {
             Ok(step) => step,
             Err(misuse) => return Err((PROMISE, misuse.to_string())),
         };
-        story.tell(|| format!("{}: {before}: {event:?} -> {step:?}", now.as_millis()));
+        machine_trace.log(|| format!("{}: {before}: {event:?} -> {step:?}", now.as_millis()));
     }
     machines.are_as(&reference.machines)
 }
@@ -272,11 +272,11 @@ fn policy(rng: &mut Rng) -> CallPolicy {
     policy.repeat.ambiguous = *rng.pick(&[AmbiguousOutcomePolicy::Stop, AmbiguousOutcomePolicy::Retry]);
     (policy.repeat.retry_safe, policy.repeat.honours_key) = (rng.chance(20), rng.chance(20));
     (policy.time.attempt, policy.time.total) = (span(rng), span(rng) * 2);
-    policy.time.last_retry = perhaps(rng, span);
-    policy.time.answer_by = perhaps(rng, span);
+    policy.time.last_retry = optional(rng, span);
+    policy.time.answer_by = optional(rng, span);
     policy.time.silence = *rng.pick(&[SilencePolicy::Timeout, SilencePolicy::Stuck]);
     policy.retry.attempts = few(rng, 1, 4);
-    policy.retry.total = perhaps(rng, span);
+    policy.retry.total = optional(rng, span);
     policy.retry.budget = BudgetPolicy {
         share: Ratio::percent(0),
         floor_per_second: u32::try_from(rng.between(0, 3)).unwrap_or(0),
@@ -390,7 +390,7 @@ fn machines(rng: &mut Rng, request: &CallRequest, policy: &CallPolicy, now: Time
     let before = now.before(millis(rng.between(0, 3_000)));
     let mut machines = ReferenceMachines {
         breaker: CircuitBreaker::default(),
-        dependency: perhaps(rng, |_| CircuitBreaker::default()),
+        dependency: optional(rng, |_| CircuitBreaker::default()),
         budget: RetryBudget::default(),
         limiter: Limiter::default(),
         dependency_limiter: Limiter::default(),
@@ -517,7 +517,7 @@ fn event(rng: &mut Rng, call: &Call, step: &NextStep, now: Timestamp) -> CallEve
             0 => CallEvent::Answered(ApprovalOutcome::Denied),
             1 => CallEvent::Answered(ApprovalOutcome::Unreachable),
             2 => CallEvent::Answered(ApprovalOutcome::Granted(None)),
-            3 => CallEvent::Answered(ApprovalOutcome::PutToCaller(output("a question"))),
+            3 => CallEvent::Answered(ApprovalOutcome::ReturnedToCaller(output("a question"))),
             4 => CallEvent::Woke(WakeReason::Time),
             _ => CallEvent::Answered(ApprovalOutcome::Granted(Some(GrantId(3)))),
         },
@@ -601,7 +601,7 @@ fn verdict(rng: &mut Rng, claim: &Claim, now: Timestamp) -> ClaimVerdict {
             observed: UnknownOutcomeReason::NoAnswer,
             details: None,
             output: None,
-            runs_in: perhaps(rng, |_| millis(700)),
+            runs_in: optional(rng, |_| millis(700)),
             receipt,
         }))
     };

@@ -75,7 +75,7 @@ impl<'n> UrlServer<'n> {
         default_transport: DefaultTransport,
     ) -> Result<Result<Self, String>, SyntaxError> {
         let Some(url) = member(members, "url")? else {
-            return Ok(Err("its client is not one that is known: its URL is not called `url`".to_owned()));
+            return Ok(Err("its client is not supported: its URL is not in `url`".to_owned()));
         };
         let Some(address) = url.node.text() else {
             return Ok(Err(format!("its `url` is {}, not a text", url.node.describe())));
@@ -94,9 +94,7 @@ impl<'n> UrlServer<'n> {
             return Ok(Err(format!("its client signs in to it (`{key}`), and only the client can do that")));
         }
         if let Some(key) = CONNECTION.into_iter().find(|key| members.iter().any(|one| one.name == *key)) {
-            return Ok(Err(format!(
-                "its client connects in a way of its own (`{key}`), which cannot be carried over"
-            )));
+            return Ok(Err(format!("its client uses `{key}` to connect, which steadfast does not support")));
         }
         if member(members, "env_http_headers")?.is_some() {
             return Ok(Err(
@@ -115,7 +113,7 @@ impl<'n> UrlServer<'n> {
                     // A client that has `transport` looks at the command first.
                     kind = kind.or((key == "type").then_some((one, text)));
                 }
-                Some(_) | None => return Ok(Err(format!("its `{key}` is not one that is known"))),
+                Some(_) | None => return Ok(Err(format!("its `{key}` is not supported"))),
             }
         }
         let is_older =
@@ -127,7 +125,9 @@ impl<'n> UrlServer<'n> {
             None => None,
             Some(headers) => match headers.node.members() {
                 Some(each) if each.iter().all(|one| one.node.text().is_some()) => Some((headers, each)),
-                Some(_) | None => return Ok(Err("its headers are not texts by name".to_owned())),
+                Some(_) | None => {
+                    return Ok(Err("its headers are not a table of names and texts".to_owned()));
+                }
             },
         };
         if let Some((_, each)) = headers {
@@ -172,7 +172,7 @@ impl<'n> UrlServer<'n> {
 }
 
 const OLDER_TRANSPORT: &str =
-    "it speaks the older transport, HTTP with SSE, and only streamable HTTP can go through steadfast";
+    "it uses the older transport, HTTP with SSE, and steadfast supports only streamable HTTP";
 
 /// Returns true if a server at this address may require a sign-in. That takes HTTPS and another machine.
 fn may_ask_for_sign_in(address: &str) -> bool {
@@ -266,11 +266,11 @@ impl FoundServer<'_> {
             splices.push((bearer.name_span.clone(), renamed(bearer, PASSED_KEY, text)));
             let own = text.get(bearer.node.span.clone()).unwrap_or_default();
             splices.push((bearer.node.span.clone(), format!("[{own}]")));
-            notes.push(format!("{variable} has to be set where the client runs, as before"));
+            notes.push(format!("{variable} must be set where the client runs, as before"));
         }
         new.insert(0, ("args", format!("[{}]", items.join(", "))));
         splices.push(new_members(remote.url, self.in_braces, &new, text, form)?);
-        self.comes_back(&splices, text, form)?;
+        self.check_reversible(&splices, text, form)?;
         let becomes = [us.clone()].into_iter().chain(arguments).collect();
         Ok(ServerRewrite { becomes, splices, notes })
     }
@@ -283,7 +283,7 @@ impl FoundServer<'_> {
         text: &str,
         form: ConfigFormat,
     ) -> Result<ServerRewrite, String> {
-        let changed_since = |detail: &str| format!("{detail}; put its `url` back yourself");
+        let changed_since = |detail: &str| format!("{detail}; restore its `url` yourself");
         let env = member(parts.members, "env").ok().flatten();
         let variables = env.and_then(|env| env.node.members()).unwrap_or_default();
         let find = |name: &str| variables.iter().find(|one| one.name == name);
@@ -297,14 +297,14 @@ impl FoundServer<'_> {
             (None, None) => None,
         };
         let Some((own, Some(address))) = url else {
-            return Err(changed_since("its URL is gone"));
+            return Err(changed_since("its URL is missing"));
         };
         let own = text.get(own).unwrap_or_default().to_owned();
         splices.push((parts.command.name_span.clone(), renamed(parts.command, "url", text)));
         splices.push((parts.command.node.span.clone(), own));
         let removal = |one| whole_member(parts.members, one, self.in_braces, text, form);
         let args =
-            parts.args.and_then(removal).ok_or_else(|| changed_since("its `args` cannot be taken out"))?;
+            parts.args.and_then(removal).ok_or_else(|| changed_since("its `args` cannot be removed"))?;
         splices.push((args, String::new()));
         let kind = member(parts.members, "type").ok().flatten();
         if let Some(kind) = kind.filter(|_| !mark.is_empty() && mark != EMPTY_LIST) {
@@ -317,7 +317,7 @@ impl FoundServer<'_> {
         for (_, pair) in flags.clone().filter(|(flag, _)| **flag == "--header-env") {
             let found = pair.split_once('=').and_then(|(header, name)| Some((header, find(name)?)));
             let (header, variable) =
-                found.ok_or_else(|| changed_since("the value of a header is not there"))?;
+                found.ok_or_else(|| changed_since("the value of a header is missing"))?;
             splices.push((variable.name_span.clone(), renamed(variable, header, text)));
             known.push((variable.name.as_str(), header));
         }
@@ -340,14 +340,14 @@ impl FoundServer<'_> {
         if let Some(env) = env {
             match (variables.iter().position(|one| is_url(&one)), known.is_empty()) {
                 (Some(_), true) => {
-                    let range = removal(env).ok_or_else(|| changed_since("its `env` cannot be taken out"))?;
+                    let range = removal(env).ok_or_else(|| changed_since("its `env` cannot be removed"))?;
                     splices.push((range, String::new()));
                 }
                 (Some(at), false) => {
                     // It was inserted before another one.
                     let (url, next) = (variables.get(at), variables.get(at + 1));
                     let (Some(url), Some(next)) = (url, next) else {
-                        return Err(changed_since("its `env` was put in another order"));
+                        return Err(changed_since("the order of its `env` was changed"));
                     };
                     splices.push((url.name_span.start..next.name_span.start, String::new()));
                     splices.push((env.name_span.clone(), renamed(env, headers_key(form), text)));
@@ -371,19 +371,19 @@ impl FoundServer<'_> {
     }
 
     /// Checks that the added text can be removed again, byte for byte. Some spellings cannot.
-    fn comes_back(&self, splices: &[Splice], text: &str, form: ConfigFormat) -> Result<(), String> {
+    fn check_reversible(&self, splices: &[Splice], text: &str, form: ConfigFormat) -> Result<(), String> {
         let new = spliced(text, splices.to_vec());
-        let taken_out = || {
+        let unwrapped = || {
             let root = form.read(&new).ok()?;
             let found = find(&root, &new, &[self.table_path]).ok()?;
             let own = found.iter().find(|one| one.name == self.name && one.within == self.within)?;
             let judged = own.judge(&new, form, &ImportRequest::Unwrap, &mut ServerNames::default()).ok()?;
             Some(spliced(&new, judged.splices))
         };
-        if taken_out().is_some_and(|back| back == text) {
+        if unwrapped().is_some_and(|back| back == text) {
             return Ok(());
         }
-        Err("it is written in a way that could not be put back; write `url` and its headers in lines of their own"
+        Err("this form could not be restored by `--undo`; write `url` and its headers in lines of their own"
             .to_owned())
     }
 }

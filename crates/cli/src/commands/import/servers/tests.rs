@@ -15,9 +15,9 @@ fn rewrite(
     text: &str,
     form: ConfigFormat,
     table_paths: &[TablePath],
-    wish: &ImportRequest,
+    request: &ImportRequest,
 ) -> Result<(Vec<ImportedServer>, String), SyntaxError> {
-    super::rewrite(text, form, table_paths, wish, &mut ServerNames::default())
+    super::rewrite(text, form, table_paths, request, &mut ServerNames::default())
 }
 
 fn there_and_back(text: &str, form: ConfigFormat, table_paths: &[TablePath]) -> String {
@@ -137,8 +137,8 @@ fn servers_that_cannot_be_wrapped_are_unchanged_with_a_reason() {
         "`clientCert`",
         "both `url` and `env`",
         "password",
-        "not one that is known",
-        "not texts",
+        "is not supported",
+        "not a table of names",
         "`stdio`",
         "neither",
         "a list",
@@ -154,7 +154,7 @@ fn servers_that_cannot_be_wrapped_are_unchanged_with_a_reason() {
 }
 
 #[test]
-fn strange_shapes_say_where_they_are() {
+fn unexpected_shapes_are_reported_with_their_offset() {
     for (text, offset) in [
         ("[]", 0),
         (r#"{"mcpServers": []}"#, 15),
@@ -172,7 +172,7 @@ fn strange_shapes_say_where_they_are() {
 }
 
 #[test]
-fn names_that_look_like_flags_and_servers_with_a_path_of_their_own_are_started_all_the_same() {
+fn servers_with_flag_like_names_or_a_path_of_their_own_are_started() {
     let text = r#"{"mcpServers": {"-a": {"command": "x"}, "b": {"command": "x", "env": {"PATH": "/y"}}}}"#;
     let (servers, _) = rewrite(text, ConfigFormat::Json, JSON, &wrapping()).unwrap();
     let becomes: Vec<_> = servers

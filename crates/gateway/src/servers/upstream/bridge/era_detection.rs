@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::json_edits::CLIENT_INFO;
 use super::to_legacy::{self, LegacyBridge};
-use super::to_modern::{ModernBridge, is_modern_result, speaks_modern};
+use super::to_modern::{ModernBridge, includes_modern, is_modern_result};
 use super::{DetectedEra, NotificationReceivers, PendingRequest, UpstreamServer, initialized, no_id};
 use crate::json_parts::object;
 use crate::servers::upstream::{HANDSHAKE, ServerConnection, not_sent};
@@ -22,7 +22,7 @@ use crate::servers::upstream::{HANDSHAKE, ServerConnection, not_sent};
 /// unknown methods with an error, so this mostly concerns servers that start slowly. A slow server of the modern era
 /// alone is still detected, because it refuses the legacy handshake. A slow server of both eras would be used in the
 /// legacy era.
-const SILENCE: Duration = Duration::from_secs(20);
+const DETECTION_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The state of the first request of a modern client.
 pub(super) enum FirstRequest {
@@ -49,7 +49,7 @@ pub(super) async fn first(
         verdict = EraVerdict::Legacy;
     }
     if verdict == EraVerdict::Legacy {
-        match shake_hands(server, request).await {
+        match perform_handshake(server, request).await {
             Ok(bridge) => {
                 server.bridge.set(DetectedEra::ToLegacy(Arc::new(bridge)));
                 return Ok(FirstRequest::NotYet);
@@ -94,7 +94,7 @@ pub(super) async fn initialize(
     }
     let probe = discover(request);
     let discovery = async { server.pass_first(&probe).await?.answer().await };
-    let Ok(discovered) = timeout(SILENCE, discovery).await else { return answer };
+    let Ok(discovered) = timeout(DETECTION_TIMEOUT, discovery).await else { return answer };
     match ModernBridge::discovered(discovered) {
         Some(bridge) => {
             let answer = bridge.initialized(request, server.name.as_str());
@@ -131,11 +131,11 @@ async fn ask(
     probe: &RpcMessage,
 ) -> Result<Option<Result<RpcMessage, AttemptFault>>, AttemptFault> {
     let mut place = server.pass(probe, NotificationReceivers::default()).await?;
-    Ok(timeout(SILENCE, place.answer()).await.ok())
+    Ok(timeout(DETECTION_TIMEOUT, place.answer()).await.ok())
 }
 
 /// Runs the legacy handshake on behalf of a modern client. Returns the server's response if it refuses.
-async fn shake_hands(
+async fn perform_handshake(
     server: &Arc<UpstreamServer>,
     request: &RpcMessage,
 ) -> Result<LegacyBridge, Option<RpcMessage>> {
@@ -186,7 +186,7 @@ fn is_modern_error(answer: &RpcMessage) -> bool {
         Some(code::HEADER_MISMATCH | code::MISSING_CAPABILITY) => true,
         Some(code::UNSUPPORTED_VERSION) => {
             let data = answer.error().and_then(|error| scan::get(error, "data"));
-            data.and_then(|data| scan::get(data, "supported")).is_none_or(speaks_modern)
+            data.and_then(|data| scan::get(data, "supported")).is_none_or(includes_modern)
         }
         Some(_) | None => false,
     }

@@ -23,7 +23,11 @@ pub(super) fn may_ask(method: &str) -> bool {
 
 /// Checks that a client with these capabilities supports this method. A client that lists no elicitation modes supports
 /// forms.
-pub(super) fn can_be_asked(capabilities: &str, method: &str, params: Option<&str>) -> Result<(), String> {
+pub(super) fn check_client_support(
+    capabilities: &str,
+    method: &str,
+    params: Option<&str>,
+) -> Result<(), String> {
     let needed = match method {
         "sampling/createMessage" => "sampling",
         "elicitation/create" => "elicitation",
@@ -106,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_members_are_added_and_unwanted_ones_removed() {
+    fn missing_members_are_added_and_others_removed() {
         let first = |result, members: &[(&str, &str)]| {
             with_first(&response(result), members).result().unwrap().to_owned()
         };
@@ -123,12 +127,12 @@ mod tests {
     fn a_client_gets_only_requests_that_it_supports() {
         let all = r#"{"sampling":{},"elicitation":{"url":{}},"roots":{}}"#;
         for method in ["sampling/createMessage", "elicitation/create", "roots/list"] {
-            assert_eq!(can_be_asked(all, method, None), Ok(()));
-            assert!(can_be_asked("{}", method, None).unwrap_err().contains("does not support"));
+            assert_eq!(check_client_support(all, method, None), Ok(()));
+            assert!(check_client_support("{}", method, None).unwrap_err().contains("does not support"));
         }
         let url = Some(r#"{"mode":"url"}"#);
-        assert_eq!(can_be_asked(all, "elicitation/create", url), Ok(()));
-        assert!(can_be_asked(r#"{"elicitation":{}}"#, "elicitation/create", url).is_err());
-        assert!(can_be_asked(all, "vendor/thing", None).is_err());
+        assert_eq!(check_client_support(all, "elicitation/create", url), Ok(()));
+        assert!(check_client_support(r#"{"elicitation":{}}"#, "elicitation/create", url).is_err());
+        assert!(check_client_support(all, "vendor/thing", None).is_err());
     }
 }

@@ -100,7 +100,7 @@ impl EraBridge {
 pub(super) async fn send(
     server: &Arc<UpstreamServer>,
     request: &RpcMessage,
-    hear: Option<NotificationHandler>,
+    on_notification: Option<NotificationHandler>,
 ) -> Result<PendingRequest, AttemptFault> {
     let mut found = server.bridge.found();
     if found.is_none() && ProtocolEra::of_request(request) == ProtocolEra::Modern {
@@ -116,14 +116,14 @@ pub(super) async fn send(
     }
     match (ProtocolEra::of_request(request), found) {
         (ProtocolEra::Modern, Some(DetectedEra::ToLegacy(bridge))) => {
-            Box::pin(to_legacy::send(server, &bridge, request, hear)).await
+            Box::pin(to_legacy::send(server, &bridge, request, on_notification)).await
         }
         (ProtocolEra::Legacy, Some(DetectedEra::ToModern(bridge))) => {
-            Box::pin(to_modern::send(server, &bridge, request, hear)).await
+            Box::pin(to_modern::send(server, &bridge, request, on_notification)).await
         }
         (ProtocolEra::Modern, Some(DetectedEra::Same(_) | DetectedEra::ToModern(_)) | None)
         | (ProtocolEra::Legacy, Some(DetectedEra::Same(_) | DetectedEra::ToLegacy(_)) | None) => {
-            server.pass(request, hear.into()).await
+            server.pass(request, on_notification.into()).await
         }
     }
 }
@@ -188,7 +188,7 @@ impl UpstreamServer {
     pub(super) async fn repeat<'a>(
         self: &Arc<Self>,
         ask: impl Fn(RpcMessage) -> BoxFuture<'a, Result<PendingRequest, AttemptFault>> + Send + Sync,
-        tell: impl Fn(RpcMessage) -> BoxFuture<'a, ()> + Send + Sync,
+        notify: impl Fn(RpcMessage) -> BoxFuture<'a, ()> + Send + Sync,
     ) -> Result<(), AttemptFault> {
         if self.is_modern() {
             return Ok(());
@@ -203,7 +203,7 @@ impl UpstreamServer {
                 if self.bridge.found().is_none() {
                     self.bridge.set(DetectedEra::Same(ProtocolEra::Legacy));
                 }
-                tell(initialized()).await;
+                notify(initialized()).await;
             } else if self.bridge.found().is_none() {
                 // An earlier process had found that the server is modern and needs no handshake.
                 let discovered = ask(era_detection::discover(&request)).await?.answer().await;
@@ -226,7 +226,7 @@ impl UpstreamServer {
     /// Translates a request of the gateway into the era of the server.
     pub(super) fn to_server_era(&self, request: RpcMessage) -> RpcMessage {
         match self.bridge.found() {
-            Some(DetectedEra::ToModern(_)) => to_modern::dressed(self, &request),
+            Some(DetectedEra::ToModern(_)) => to_modern::with_client_info(self, &request),
             Some(DetectedEra::Same(_) | DetectedEra::ToLegacy(_)) | None => request,
         }
     }

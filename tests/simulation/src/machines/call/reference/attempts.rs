@@ -11,7 +11,7 @@ impl ReferenceCall {
             return self.release(response, Vec::new());
         }
         if matches!(self.sight, ClaimCondition::Lost | ClaimCondition::MarkedUnknown) {
-            return if self.attempts == 0 { self.lost_the_claim() } else { self.give_up() };
+            return if self.attempts == 0 { self.handle_lost_claim() } else { self.give_up() };
         }
         if self.renews().is_some() && self.now >= self.lease_until {
             self.state = ReferenceCallState::Renewing;
@@ -23,7 +23,7 @@ impl ReferenceCall {
         };
         if let Some(stop) = late {
             if self.attempts == 0 {
-                return self.refuse(by_us(deadline_passed()));
+                return self.refuse(by_steadfast(deadline_passed()));
             }
             self.notices.push(CallNotice::RetryStopped { stop });
             return self.too_late(stop);
@@ -33,7 +33,9 @@ impl ReferenceCall {
             let refusal = match self.need() {
                 ReferenceApprovalNeed::Refuse { operator_only }
                 | ReferenceApprovalNeed::Ask { operator_only, .. } => not_approved(operator_only),
-                ReferenceApprovalNeed::Nobody | ReferenceApprovalNeed::Spend(_) => by_us(approval_lost()),
+                ReferenceApprovalNeed::NotNeeded | ReferenceApprovalNeed::Spend(_) => {
+                    by_steadfast(approval_lost())
+                }
             };
             return if self.attempts == 0 { self.refuse(refusal) } else { self.refused_again(refusal) };
         }
@@ -54,7 +56,7 @@ impl ReferenceCall {
                 LimitError::Concurrency => (rules[0], None),
                 LimitError::Rate(at) => (rules[1], Some(at.since(now))),
             };
-            by_us(ExpectedFailure { retry_after, ..failed(Code::Overloaded, rule, true) })
+            by_steadfast(ExpectedFailure { retry_after, ..failed(Code::Overloaded, rule, true) })
         };
         if let Err(reason) = machines.limiter.try_acquire(&policy.limits, now) {
             return Err(overloaded(reason, ["limit.concurrency", "limit.rate"]));
@@ -188,12 +190,12 @@ impl ReferenceCall {
         if let Some(breaker) = &mut self.machines.dependency {
             renew(breaker, &attempt.tickets.dependency, BreakerScope::Dependency);
         }
-        self.stay(ReferenceCallState::Attempting(attempt))
+        self.no_change(ReferenceCallState::Attempting(attempt))
     }
 
     pub(super) fn time_is_up(&mut self, mut attempt: ReferenceAttempt) -> ExpectedStep {
         if attempt.cut.is_some() {
-            return self.stay(ReferenceCallState::Attempting(attempt));
+            return self.no_change(ReferenceCallState::Attempting(attempt));
         }
         let is_waited_for = self.is_waited_for();
         let is_due = self.request.limits.deadline.is_some_and(|deadline| deadline <= self.now);
@@ -222,13 +224,13 @@ impl ReferenceCall {
                 let response = self.response(Err(in_flight()));
                 self.answer_early(ReferenceCallState::Attempting(attempt), response, UpstreamSignal::NoSignal)
             }
-            None => self.stay(ReferenceCallState::Attempting(attempt)),
+            None => self.no_change(ReferenceCallState::Attempting(attempt)),
         }
     }
 
     /// Returns true if a host that runs the tool itself gives no sign of life.
     pub(super) fn host_is_silent(&self, attempt: &ReferenceAttempt) -> bool {
-        self.request.run_by == RunnerKind::Host && !attempt.watchdog.shows_life(attempt.started, self.now)
+        self.request.run_by == RunnerKind::Host && !attempt.watchdog.is_alive(attempt.started, self.now)
     }
 
     /// Returns true if a cut says nothing about the tool, because the tool had not used up its own time (D44).
@@ -411,10 +413,10 @@ impl ReferenceCall {
         let took = self.now.since(attempt.started);
         let is_timeout = matches!(fault.source, FaultSource::Timeout { .. });
         let is_lost = is_timeout && attempt.cut.is_some() && self.host_is_silent(&attempt);
-        let says_nothing =
+        let has_no_message =
             attempt.cut == Some(CutReason::Cancelled) || self.is_callers_limit(&attempt) || is_lost;
         let verdict = match classified.nature {
-            _ if says_nothing => None,
+            _ if has_no_message => None,
             FaultNature::Transient if !is_session_lost(fault) => Some(BreakerVerdict::Failure { took }),
             FaultNature::Transient | FaultNature::Permanent => Some(BreakerVerdict::Neutral),
         };

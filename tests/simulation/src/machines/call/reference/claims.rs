@@ -5,10 +5,10 @@ use super::*;
 impl ReferenceCall {
     pub(super) fn refusal(&self) -> Option<ExpectedRefusal> {
         if self.is_late() {
-            return Some(by_us(deadline_passed()));
+            return Some(by_steadfast(deadline_passed()));
         }
         if self.policy.arguments == ArgumentCheck::Enforce && self.request.invalid_arguments.is_some() {
-            return Some(by_us(failed(Code::InvalidArguments, "schema", false)));
+            return Some(by_steadfast(failed(Code::InvalidArguments, "schema", false)));
         }
         let modes = self.policy.modes;
         if modes.guard == EnforcementMode::Enforce
@@ -33,7 +33,7 @@ impl ReferenceCall {
                 Some(not_approved(operator_only))
             }
             ReferenceApprovalNeed::Refuse { .. }
-            | ReferenceApprovalNeed::Nobody
+            | ReferenceApprovalNeed::NotNeeded
             | ReferenceApprovalNeed::Spend(_)
             | ReferenceApprovalNeed::Ask { .. } => None,
         }
@@ -49,7 +49,7 @@ impl ReferenceCall {
         // The store could not be asked for an answer: that is reported instead.
         let unlooked =
             self.is_explicit() && self.dedupes() && self.sight == ClaimCondition::Down && self.attempts == 0;
-        let refusal = if unlooked { by_us(store_unavailable()) } else { refusal };
+        let refusal = if unlooked { by_steadfast(store_unavailable()) } else { refusal };
         let state = self.machines.breaker.state(&self.policy.breaker, self.now);
         let breaker = refusal.breaker.or(Some(state));
         self.notices.push(CallNotice::CallBlocked { code: refusal.failed.code, retriable: false, breaker });
@@ -112,13 +112,13 @@ impl ReferenceCall {
         ExpectedStep::Claim(Box::new(self.claim(ClaimIntent::Take { started }, role)))
     }
 
-    pub(super) fn claim_or_go(&mut self, role: ClaimRole) -> ExpectedStep {
+    pub(super) fn claim_or_start(&mut self, role: ClaimRole) -> ExpectedStep {
         if !self.dedupes() {
-            return self.ask_or_go();
+            return self.ask_or_start();
         }
         self.claims += 1;
         let at_once = self.policy.modes.trust != EnforcementMode::Enforce
-            || matches!(self.need(), ReferenceApprovalNeed::Nobody);
+            || matches!(self.need(), ReferenceApprovalNeed::NotNeeded);
         self.take(role, 0, at_once)
     }
 
@@ -145,7 +145,7 @@ impl ReferenceCall {
                 self.record = Some((*record).clone());
             }
             self.sight = ClaimCondition::Down;
-            return self.ask_or_go();
+            return self.ask_or_start();
         }
         self.turned_away(store_unavailable())
     }
@@ -168,7 +168,7 @@ impl ReferenceCall {
                 self.doubts.retain(|owner| *owner != record.owner);
                 self.record = Some((**record).clone());
                 self.sight = ClaimCondition::Fine;
-                self.ask_or_go()
+                self.ask_or_start()
             }
             ClaimVerdict::Follow(key) => {
                 self.notices.push(CallNotice::Following);
@@ -268,25 +268,25 @@ impl ReferenceCall {
                         self.state = ReferenceCallState::Looking(refusal);
                         ExpectedStep::Claim(Box::new(self.claim(ClaimIntent::Look, role)))
                     }
-                    None => self.claim_or_go(role),
+                    None => self.claim_or_start(role),
                 }
             }
         }
     }
 
     pub(super) fn ask(&mut self, operator_only: bool, until: Timestamp) -> ExpectedStep {
-        self.notices.push(CallNotice::ApprovalAsked);
+        self.notices.push(CallNotice::ApprovalRequested);
         self.state = ReferenceCallState::AwaitingApproval { operator_only, until };
         ExpectedStep::Ask { operator_only, until }
     }
 
-    pub(super) fn ask_or_go(&mut self) -> ExpectedStep {
+    pub(super) fn ask_or_start(&mut self) -> ExpectedStep {
         let checks_trust = self.spent.is_none() && self.policy.modes.trust == EnforcementMode::Enforce;
-        let need = if checks_trust { self.need() } else { ReferenceApprovalNeed::Nobody };
+        let need = if checks_trust { self.need() } else { ReferenceApprovalNeed::NotNeeded };
         let must_mark_started =
             self.attempts == 0 && self.dedupes() && self.renews().is_some_and(|record| record.started);
         match need {
-            ReferenceApprovalNeed::Nobody => self.start_or_go(),
+            ReferenceApprovalNeed::NotNeeded => self.start_or_attempt(),
             ReferenceApprovalNeed::Refuse { operator_only } => self.refuse(not_approved(operator_only)),
             ReferenceApprovalNeed::Spend(_) | ReferenceApprovalNeed::Ask { .. } if must_mark_started => {
                 let release = self.release_of_claim();
@@ -315,10 +315,12 @@ impl ReferenceCall {
             .push(CallNotice::ApprovalEnded { granted: matches!(answer, ApprovalOutcome::Granted(_)) });
         match answer {
             ApprovalOutcome::Granted(Some(grant)) => self.spend(*grant, operator_only),
-            ApprovalOutcome::Granted(None) => self.start_or_go(),
-            ApprovalOutcome::Denied => self.refuse(by_us(failed(Code::ApprovalDenied, "approval", false))),
+            ApprovalOutcome::Granted(None) => self.start_or_attempt(),
+            ApprovalOutcome::Denied => {
+                self.refuse(by_steadfast(failed(Code::ApprovalDenied, "approval", false)))
+            }
             ApprovalOutcome::Unreachable => self.refuse(not_approved(operator_only)),
-            ApprovalOutcome::PutToCaller(question) => self.ask_caller(question),
+            ApprovalOutcome::ReturnedToCaller(question) => self.ask_caller(question),
         }
     }
 
@@ -331,9 +333,9 @@ impl ReferenceCall {
         self.release(response, give_back.into_iter().collect())
     }
 
-    pub(super) fn start_or_go(&mut self) -> ExpectedStep {
+    pub(super) fn start_or_attempt(&mut self) -> ExpectedStep {
         if matches!(self.sight, ClaimCondition::Lost | ClaimCondition::MarkedUnknown) {
-            return self.lost_the_claim();
+            return self.handle_lost_claim();
         }
         match self.renews().filter(|record| !record.started) {
             Some(record) => {
@@ -345,9 +347,11 @@ impl ReferenceCall {
         }
     }
 
-    pub(super) fn lost_the_claim(&mut self) -> ExpectedStep {
+    pub(super) fn handle_lost_claim(&mut self) -> ExpectedStep {
         match self.sight {
-            ClaimCondition::MarkedUnknown => self.refuse(by_us(failed(Code::Overloaded, "lease", true))),
+            ClaimCondition::MarkedUnknown => {
+                self.refuse(by_steadfast(failed(Code::Overloaded, "lease", true)))
+            }
             ClaimCondition::Lost | ClaimCondition::Fine | ClaimCondition::Down => self.look_again(),
         }
     }

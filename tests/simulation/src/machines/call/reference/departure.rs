@@ -22,10 +22,10 @@ impl ReferenceCall {
             ReferenceCallState::Marking(_)
             | ReferenceCallState::Saving(..)
             | ReferenceCallState::Releasing(..)
-            | ReferenceCallState::Finished => self.stay(state),
+            | ReferenceCallState::Finished => self.no_change(state),
             state if others == OtherWaiters::Waiting => match self.is_waited_for() {
                 true => self.answer_early(state, response, UpstreamSignal::NoSignal),
-                false => self.stay(state),
+                false => self.no_change(state),
             },
             state => {
                 match state {
@@ -50,12 +50,12 @@ impl ReferenceCall {
         match (others, self.caller) {
             (OtherWaiters::None, _) if attempt.cut.is_some() => {
                 self.caller = CallerPresence::GaveUp;
-                self.stay(ReferenceCallState::Attempting(attempt))
+                self.no_change(ReferenceCallState::Attempting(attempt))
             }
             (OtherWaiters::Waiting, CallerPresence::Waiting) if attempt.cut.is_none() => {
                 self.answer_early(ReferenceCallState::Attempting(attempt), response, UpstreamSignal::NoSignal)
             }
-            (OtherWaiters::Waiting, _) => self.stay(ReferenceCallState::Attempting(attempt)),
+            (OtherWaiters::Waiting, _) => self.no_change(ReferenceCallState::Attempting(attempt)),
             (OtherWaiters::None, _) if self.may_be_cut() => {
                 self.caller = CallerPresence::GaveUp;
                 self.notices.push(CallNotice::AttemptCut { cut: CutReason::Cancelled });
@@ -72,7 +72,7 @@ impl ReferenceCall {
                 ExpectedStep::CancelUpstream
             }
             (OtherWaiters::None, CallerPresence::GaveUp) => {
-                self.stay(ReferenceCallState::Attempting(attempt))
+                self.no_change(ReferenceCallState::Attempting(attempt))
             }
         }
     }
@@ -120,7 +120,7 @@ impl ReferenceCall {
         if self.is_waited_for() {
             self.caller = CallerPresence::Gone;
         }
-        self.stay(state)
+        self.no_change(state)
     }
 
     pub(super) fn renewed(&mut self, verdict: RenewVerdict, sent: Timestamp) {

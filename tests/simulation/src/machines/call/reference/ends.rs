@@ -255,7 +255,7 @@ impl ReferenceCall {
         ExpectedStep::Finish(response, follow_ups)
     }
 
-    pub(super) fn stay(&mut self, state: ReferenceCallState) -> ExpectedStep {
+    pub(super) fn no_change(&mut self, state: ReferenceCallState) -> ExpectedStep {
         self.state = state;
         ExpectedStep::Stay
     }

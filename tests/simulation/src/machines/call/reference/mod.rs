@@ -223,7 +223,7 @@ enum RefusalSource {
 }
 
 enum ReferenceApprovalNeed {
-    Nobody,
+    NotNeeded,
     Spend(GrantId),
     Ask { operator_only: bool, until: Timestamp },
     Refuse { operator_only: bool },
@@ -308,7 +308,7 @@ impl ReferenceCall {
             Some(refusal) => call.refuse(refusal),
             None => {
                 call.enter();
-                call.claim_or_go(ClaimRole::Fresh)
+                call.claim_or_start(ClaimRole::Fresh)
             }
         };
         (call, due)
@@ -338,7 +338,7 @@ impl ReferenceCall {
                 if self.owns(owner) && !ends {
                     self.renewed(*verdict, *sent);
                 }
-                self.stay(state)
+                self.no_change(state)
             }
             (ReferenceCallState::Looking(refusal), CallEvent::Claimed(verdict)) => match verdict {
                 ClaimVerdict::Nothing
@@ -379,7 +379,7 @@ impl ReferenceCall {
             {
                 self.answered(operator_only, &ApprovalOutcome::Unreachable)
             }
-            (ReferenceCallState::GivingBack, CallEvent::Released) => self.claim_or_go(ClaimRole::Fresh),
+            (ReferenceCallState::GivingBack, CallEvent::Released) => self.claim_or_start(ClaimRole::Fresh),
             (ReferenceCallState::GivingBack, CallEvent::StoreFailed(_)) => {
                 self.notices.push(CallNotice::StoreFailed { continues: false });
                 let response = self.response(Err(store_unavailable()));
@@ -387,7 +387,9 @@ impl ReferenceCall {
                 self.doubt();
                 self.finish(response, Vec::new())
             }
-            (ReferenceCallState::Spending, CallEvent::Spent(spend)) if spend.may_run() => self.start_or_go(),
+            (ReferenceCallState::Spending, CallEvent::Spent(spend)) if spend.may_run() => {
+                self.start_or_attempt()
+            }
             (ReferenceCallState::Spending, CallEvent::Spent(_)) => {
                 self.spent = None;
                 match self.need() {
@@ -395,8 +397,8 @@ impl ReferenceCall {
                     ReferenceApprovalNeed::Refuse { operator_only } => {
                         self.refuse(not_approved(operator_only))
                     }
-                    ReferenceApprovalNeed::Spend(_) | ReferenceApprovalNeed::Nobody => {
-                        self.refuse(by_us(approval_lost()))
+                    ReferenceApprovalNeed::Spend(_) | ReferenceApprovalNeed::NotNeeded => {
+                        self.refuse(by_steadfast(approval_lost()))
                     }
                 }
             }
@@ -416,7 +418,7 @@ impl ReferenceCall {
             }
             (ReferenceCallState::Spending | ReferenceCallState::Starting, CallEvent::StoreFailed(_)) => {
                 self.notices.push(CallNotice::StoreFailed { continues: false });
-                self.refuse(by_us(store_unavailable()))
+                self.refuse(by_steadfast(store_unavailable()))
             }
             (ReferenceCallState::Probing(scope, tickets), CallEvent::Probed) => {
                 match scope {
@@ -495,7 +497,7 @@ impl ReferenceCall {
                 follow_ups.extend(self.release_of_claim().map(ExpectedFollowUp::Release));
                 self.finish(response, follow_ups)
             }
-            (state, _) => self.stay(state),
+            (state, _) => self.no_change(state),
         }
     }
 
@@ -672,7 +674,7 @@ impl ReferenceCall {
             && self.policy.approval.when != ApprovalTrigger::Always
             && !is_dangerous
         {
-            return ReferenceApprovalNeed::Nobody;
+            return ReferenceApprovalNeed::NotNeeded;
         }
         let situation = ApprovalInput {
             standing: &standing,
@@ -686,7 +688,7 @@ impl ReferenceCall {
             deadline: self.latest_start(),
         };
         match approval::plan(situation, self.now) {
-            ApprovalPlan::Go => ReferenceApprovalNeed::Nobody,
+            ApprovalPlan::Go => ReferenceApprovalNeed::NotNeeded,
             ApprovalPlan::Spend(grant) => ReferenceApprovalNeed::Spend(grant),
             ApprovalPlan::Ask { until } => ReferenceApprovalNeed::Ask { operator_only, until },
             ApprovalPlan::Park | ApprovalPlan::RefuseBlocked => {
@@ -764,7 +766,7 @@ pub(super) fn of_failure(failure: &steadfast_core::dedupe::CallFailure) -> Expec
     }
 }
 
-fn by_us(failed: ExpectedFailure) -> ExpectedRefusal {
+fn by_steadfast(failed: ExpectedFailure) -> ExpectedRefusal {
     ExpectedRefusal { failed, breaker: None, by: RefusalSource::Us }
 }
 

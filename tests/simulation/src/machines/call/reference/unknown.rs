@@ -53,7 +53,7 @@ impl ReferenceCall {
         let end = end(settling.by, now);
         let may_speak = proof_expected_until(&settling).is_none_or(|until| until <= now);
         if self.is_waited_for() && may_speak && (is_settled || !self.can_wait(end)) {
-            return self.tell(settling);
+            return self.answer_caller(settling);
         }
         let is_all = !self.is_waited_for() && settling.attempt.is_none() && settling.by.is_some();
         if is_all || self.observed_until(&settling).is_some_and(|until| until <= now) {
@@ -105,7 +105,7 @@ impl ReferenceCall {
         mut settling: ReferenceSettling,
         outcome: &AttemptReport,
     ) -> ExpectedStep {
-        // A driver that could not send it reports that, without any words of the tool.
+        // A driver that could not send it reports that, without a message of the tool.
         if let AttemptReport::Failure { fault, output: None } = outcome {
             let classified = classify(fault, &self.policy.classify, self.now);
             if classified.reach == AttemptReach::NotSent
@@ -136,7 +136,7 @@ impl ReferenceCall {
         }
     }
 
-    pub(super) fn tell(&mut self, mut settling: ReferenceSettling) -> ExpectedStep {
+    pub(super) fn answer_caller(&mut self, mut settling: ReferenceSettling) -> ExpectedStep {
         let response = self.unknown(&settling);
         if settling.attempt.is_none() && settling.by.is_some() {
             let follow_ups = self.unsaved(&mut settling);

@@ -54,9 +54,9 @@ const MOST_HELD: usize = 256;
 /// The time for which a call is held.
 const HOLD: Duration = Duration::from_secs(10 * 60);
 /// The time limit for the event of a client that has just sent the call again.
-const COMING: Duration = Duration::from_secs(10);
+const RESUME_TIMEOUT: Duration = Duration::from_secs(10);
 /// The maximum number of unprocessed events of one call.
-const QUESTIONS: usize = 16;
+const EVENT_CAPACITY: usize = 16;
 /// The prefix of the states.
 const STATE: &str = "steadfast-held-";
 
@@ -105,11 +105,12 @@ pub(super) async fn call(
     server: &Arc<UpstreamServer>,
     bridge: &Arc<LegacyBridge>,
     request: &RpcMessage,
-    hear: Option<NotificationHandler>,
+    on_notification: Option<NotificationHandler>,
 ) -> Result<PendingRequest, AttemptFault> {
-    let (events, hearing) = mpsc::channel(QUESTIONS);
-    let running = RunningRequest::new(request, messages::capabilities(request), hear.clone(), Some(events));
-    let receivers = NotificationReceivers { hear, running: Some(running.clone()) };
+    let (events, event_receiver) = mpsc::channel(EVENT_CAPACITY);
+    let running =
+        RunningRequest::new(request, messages::capabilities(request), on_notification.clone(), Some(events));
+    let receivers = NotificationReceivers { on_notification, running: Some(running.clone()) };
     let sent = server.pass(&messages::request(request), receivers).await?;
     let sent_as = SentRequestNumber::of(&sent);
     let place = server.pending.enter(Generation::NONE, NotificationReceivers::default());
@@ -121,7 +122,7 @@ pub(super) async fn call(
         running,
         sent_as: sent_as.clone(),
         sent,
-        hearing,
+        event_receiver,
         waits: ClientWait::At(place.number),
         open: BTreeMap::new(),
         question_count: 0,
@@ -134,7 +135,7 @@ pub(super) async fn call(
         }
     });
     let _ = own_sender.send(holding.abort_handle());
-    Ok(place.brought_by(holding.abort_handle(), sent_as))
+    Ok(place.answered_by(holding.abort_handle(), sent_as))
 }
 
 /// Continues a held call when its client sends it again.
@@ -142,7 +143,7 @@ pub(super) async fn resume(
     server: &Arc<UpstreamServer>,
     bridge: &LegacyBridge,
     request: &RpcMessage,
-    hear: Option<NotificationHandler>,
+    on_notification: Option<NotificationHandler>,
 ) -> PendingRequest {
     let state = request.param_text("requestState").unwrap_or_default();
     if !state.starts_with(STATE) {
@@ -157,18 +158,18 @@ pub(super) async fn resume(
     };
     let HeldCall { running, sent_as, holding, .. } = waiting;
     let place = server.pending.enter(Generation::NONE, NotificationReceivers::default());
-    running.resume(request, messages::capabilities(request), hear.clone());
-    server.pending.set_handler(sent_as.number(), hear);
+    running.resume(request, messages::capabilities(request), on_notification.clone());
+    server.pending.set_handler(sent_as.number(), on_notification);
     let answers = request.param("inputResponses").and_then(|text| JsonText::parse(text.to_owned()).ok());
-    let came_back = HoldEvent::Resumed(place.number, answers);
+    let resumed = HoldEvent::Resumed(place.number, answers);
     let is_delivered = match &running.events {
-        Some(events) => events.send(came_back).await.is_ok(),
+        Some(events) => events.send(resumed).await.is_ok(),
         None => false,
     };
     if !is_delivered {
         server.pending.settle(place.number, Err(unknown()));
     }
-    place.brought_by(holding, sent_as)
+    place.answered_by(holding, sent_as)
 }
 
 /// The task state of one held call.
@@ -180,7 +181,7 @@ struct CallHolder {
     running: Arc<RunningRequest>,
     sent_as: Arc<SentRequestNumber>,
     sent: PendingRequest,
-    hearing: mpsc::Receiver<HoldEvent>,
+    event_receiver: mpsc::Receiver<HoldEvent>,
     waits: ClientWait,
     /// The open input requests of the server, by the keys that the client sees.
     open: BTreeMap<String, (Generation, RpcMessage)>,
@@ -194,7 +195,7 @@ enum ClientWait {
     /// The client waits with this request number.
     At(u64),
     /// The client has to send the call again with this state before this time.
-    ToComeBack(String, Instant),
+    Expected(String, Instant),
     /// The client has sent the call again just before the time limit; its event arrives within this time.
     Resuming(Instant),
 }
@@ -204,7 +205,7 @@ impl CallHolder {
         loop {
             let until = match &self.waits {
                 ClientWait::At(_) => None,
-                ClientWait::ToComeBack(_, until) | ClientWait::Resuming(until) => Some(*until),
+                ClientWait::Expected(_, until) | ClientWait::Resuming(until) => Some(*until),
             };
             let too_long = async {
                 match until {
@@ -219,15 +220,15 @@ impl CallHolder {
                     self.outcome = Some(answer);
                     self.open.clear();
                 }
-                event = self.hearing.recv() => match event {
-                    Some(event) => self.hear(event).await,
+                event = self.event_receiver.recv() => match event {
+                    Some(event) => self.handle_event(event).await,
                     None => return,
                 },
                 () = too_long => match &self.waits {
-                    ClientWait::ToComeBack(state, _) if !self.bridge.held_calls.forget(state) => {
-                        self.waits = ClientWait::Resuming(Instant::now() + COMING);
+                    ClientWait::Expected(state, _) if !self.bridge.held_calls.forget(state) => {
+                        self.waits = ClientWait::Resuming(Instant::now() + RESUME_TIMEOUT);
                     }
-                    ClientWait::At(_) | ClientWait::ToComeBack(..) | ClientWait::Resuming(_) => return self.give_up().await,
+                    ClientWait::At(_) | ClientWait::Expected(..) | ClientWait::Resuming(_) => return self.give_up().await,
                 },
             }
             let ClientWait::At(number) = self.waits else { continue };
@@ -243,15 +244,15 @@ impl CallHolder {
         }
     }
 
-    async fn hear(&mut self, event: HoldEvent) {
+    async fn handle_event(&mut self, event: HoldEvent) {
         match event {
             // The call has ended, so its input request is ignored.
-            HoldEvent::Asked(..) if self.outcome.is_some() => {}
-            HoldEvent::Asked(life, request) => {
+            HoldEvent::InputRequested(..) if self.outcome.is_some() => {}
+            HoldEvent::InputRequested(generation, request) => {
                 self.question_count += 1;
-                self.open.insert(format!("q{}", self.question_count), (life, request));
+                self.open.insert(format!("q{}", self.question_count), (generation, request));
             }
-            HoldEvent::Withdrawn(id) => {
+            HoldEvent::InputCancelled(id) => {
                 self.open.retain(|_, (_, request)| request.id().is_none_or(|own| !own.is(&id)));
             }
             HoldEvent::Resumed(number, answers) => {
@@ -261,8 +262,9 @@ impl CallHolder {
                     let answer = answers.as_str().get(member.value).filter(|answer| answer.starts_with('{'));
                     let answer = answer.and_then(|answer| JsonText::parse(answer.to_owned()).ok());
                     let Some(answer) = answer else { continue };
-                    let Some((life, request)) = self.open.remove(&*member.name) else { continue };
-                    self.answer(life, request.id(), |id| RpcMessage::result_response(id, &answer)).await;
+                    let Some((generation, request)) = self.open.remove(&*member.name) else { continue };
+                    self.answer(generation, request.id(), |id| RpcMessage::result_response(id, &answer))
+                        .await;
                 }
             }
         }
@@ -282,14 +284,14 @@ impl CallHolder {
         let questions: Vec<(&str, &RpcMessage)> =
             self.open.iter().map(|(key, (_, request))| (key.as_str(), request)).collect();
         let answer = self.bridge.about.input_required(&questions, &state);
-        self.waits = ClientWait::ToComeBack(state, Instant::now() + HOLD);
+        self.waits = ClientWait::Expected(state, Instant::now() + HOLD);
         self.pending.settle(number, Ok(answer));
     }
 
     async fn give_up(mut self) {
         // Clients whose event is no longer processed get an error.
-        self.hearing.close();
-        while let Ok(event) = self.hearing.try_recv() {
+        self.event_receiver.close();
+        while let Ok(event) = self.event_receiver.try_recv() {
             if let HoldEvent::Resumed(number, _) = event {
                 self.pending.settle(number, Err(unknown()));
             }
@@ -297,23 +299,28 @@ impl CallHolder {
         if self.outcome.is_none() {
             self.refuse("the client did not answer in time").await;
             if let Some(server) = self.server.upgrade() {
-                let reason = "the client did not come back for the answer";
+                let reason = "the client did not request the result";
                 server.pass_notification(&cancel(&self.sent.id(), reason)).await;
             }
         }
     }
 
     async fn refuse(&mut self, reason: &str) {
-        for (_, (life, request)) in std::mem::take(&mut self.open) {
+        for (_, (generation, request)) in std::mem::take(&mut self.open) {
             let refused =
                 |id: &RpcId| RpcMessage::error_response(Some(id), code::INTERNAL_ERROR, reason, None);
-            self.answer(life, request.id(), refused).await;
+            self.answer(generation, request.id(), refused).await;
         }
     }
 
-    async fn answer(&self, life: Generation, id: Option<RpcId>, answer: impl FnOnce(&RpcId) -> RpcMessage) {
+    async fn answer(
+        &self,
+        generation: Generation,
+        id: Option<RpcId>,
+        answer: impl FnOnce(&RpcId) -> RpcMessage,
+    ) {
         if let (Some(server), Some(id)) = (self.server.upgrade(), id) {
-            server.answer(life, &answer(&id)).await;
+            server.answer(generation, &answer(&id)).await;
         }
     }
 }
@@ -359,10 +366,12 @@ mod tests {
         let request =
             parsed(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t","arguments":{}}}"#);
         let pending = Arc::<PendingRequests>::default();
-        let (events, hearing) = mpsc::channel(QUESTIONS);
+        let (events, event_receiver) = mpsc::channel(EVENT_CAPACITY);
         let running = RunningRequest::new(&request, messages::capabilities(&request), None, Some(events));
-        let sent = pending
-            .enter(Generation(1), NotificationReceivers { hear: None, running: Some(running.clone()) });
+        let sent = pending.enter(
+            Generation(1),
+            NotificationReceivers { on_notification: None, running: Some(running.clone()) },
+        );
         let place = pending.enter(Generation::NONE, NotificationReceivers::default());
         let (number, sent_as) = (sent.number, SentRequestNumber::of(&sent));
         let holder = CallHolder {
@@ -373,7 +382,7 @@ mod tests {
             running: running.clone(),
             sent_as: sent_as.clone(),
             sent,
-            hearing,
+            event_receiver,
             waits: ClientWait::At(place.number),
             open: BTreeMap::new(),
             question_count: 0,
@@ -383,7 +392,7 @@ mod tests {
             let own = tokio::spawn(std::future::pending::<()>()).abort_handle();
             holder.hold(own).await;
         });
-        let place = place.brought_by(holding.abort_handle(), sent_as);
+        let place = place.answered_by(holding.abort_handle(), sent_as);
         HeldTestCall { bridge: bridge.clone(), pending, running, number, place }
     }
 
@@ -393,11 +402,11 @@ mod tests {
     }
 
     impl HeldTestCall {
-        async fn ask_input(&mut self) -> RpcMessage {
+        async fn request_input(&mut self) -> RpcMessage {
             let request = parsed(r#"{"jsonrpc":"2.0","id":"q","method":"roots/list"}"#);
             let events = self.running.events.clone().unwrap();
             events
-                .send(HoldEvent::Asked(Generation(1), request))
+                .send(HoldEvent::InputRequested(Generation(1), request))
                 .await
                 .unwrap_or_else(|_| panic!("it is heard"));
             self.place.answer().await.unwrap()
@@ -412,7 +421,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_call_is_held_for_ten_minutes_and_no_longer() {
         let mut call = called(&bridge());
-        let required = call.ask_input().await;
+        let required = call.request_input().await;
         assert_eq!(scan::get(required.result().unwrap(), "resultType"), Some("\"input_required\""));
         // The client has its input request and dropped the pending request.
         let (pending, bridge, number) = (call.pending.clone(), call.bridge.clone(), call.number);
@@ -429,7 +438,7 @@ mod tests {
     async fn a_client_that_resumes_at_the_last_moment_gets_the_answer() {
         let bridge = bridge();
         let mut call = called(&bridge);
-        let required = call.ask_input().await;
+        let required = call.request_input().await;
         let state = scan::get(required.result().unwrap(), "requestState").and_then(scan::string).unwrap();
         let request =
             parsed(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t","arguments":{}}}"#);
@@ -458,7 +467,7 @@ mod tests {
     async fn the_outcome_of_a_held_call_is_stored_for_its_client() {
         let bridge = bridge();
         let mut call = called(&bridge);
-        call.ask_input().await;
+        call.request_input().await;
         let fault = AttemptFault::new(
             FaultSource::Transport { error: TransportError::ConnectionReset, written: true },
             "gone",
@@ -476,11 +485,11 @@ mod tests {
         let mut all = Vec::new();
         for _ in 0..MOST_HELD {
             let mut call = called(&bridge);
-            call.ask_input().await;
+            call.request_input().await;
             all.push(call);
         }
         let mut call = called(&bridge);
-        let late = tokio::time::timeout(Duration::from_secs(1), call.ask_input()).await;
+        let late = tokio::time::timeout(Duration::from_secs(1), call.request_input()).await;
         assert!(late.is_err(), "its server is refused, and the call goes on");
         assert_eq!(bridge.held_calls.0.lock().len(), MOST_HELD);
         let answer = parsed(&format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{}}}}"#, call.number));

@@ -18,7 +18,7 @@ pub(crate) use self::held_calls::is_held;
 use self::messages::LegacyServerInfo;
 pub(super) use self::messages::initialize;
 use self::subscriptions::ClientSubscriptions;
-use super::json_edits::{can_be_asked, may_ask, no_method, nothing};
+use super::json_edits::{check_client_support, may_ask, no_method, nothing};
 use super::{Generation, NotificationHandler, NotificationReceivers, PendingRequest, UpstreamServer, no_id};
 use crate::json_parts::object;
 use crate::protocol::LOG_LEVEL;
@@ -47,7 +47,7 @@ impl LegacyBridge {
 
     /// Notifies subscribers of changed tools.
     pub(super) fn tools_changed(&self) {
-        self.listeners.tell(&RpcMessage::notification("notifications/tools/list_changed", None));
+        self.listeners.notify(&RpcMessage::notification("notifications/tools/list_changed", None));
     }
 
     pub(super) fn stop(&self) {
@@ -87,23 +87,26 @@ pub(super) async fn send(
     server: &Arc<UpstreamServer>,
     bridge: &Arc<LegacyBridge>,
     request: &RpcMessage,
-    hear: Option<NotificationHandler>,
+    on_notification: Option<NotificationHandler>,
 ) -> Result<PendingRequest, AttemptFault> {
     let method = request.method().unwrap_or_default();
     match method {
         "server/discover" => return Ok(server.answered(bridge.about.discovered())),
-        "subscriptions/listen" => return Ok(subscriptions::listen(server, bridge, request, hear).await),
+        "subscriptions/listen" => {
+            return Ok(subscriptions::listen(server, bridge, request, on_notification).await);
+        }
         _ if messages::is_only_older(method) => return Ok(server.answered(no_method(method))),
         _ if may_ask(method) && request.param("requestState").is_some() => {
-            return Ok(held_calls::resume(server, bridge, request, hear).await);
+            return Ok(held_calls::resume(server, bridge, request, on_notification).await);
         }
         _ => bridge.log_for(server, request).await,
     }
     if may_ask(method) {
-        return held_calls::call(server, bridge, request, hear).await;
+        return held_calls::call(server, bridge, request, on_notification).await;
     }
-    let running = RunningRequest::new(request, messages::capabilities(request), hear.clone(), None);
-    let receivers = NotificationReceivers { hear, running: Some(running) };
+    let running =
+        RunningRequest::new(request, messages::capabilities(request), on_notification.clone(), None);
+    let receivers = NotificationReceivers { on_notification, running: Some(running) };
     let place = server.pass(&messages::request(request), receivers).await?;
     let (bridge, method) = (bridge.clone(), method.to_owned());
     Ok(place.with_conversion(move |answer| bridge.about.answer(&method, &answer)))
@@ -114,15 +117,15 @@ pub(super) fn route_notification(
     server: &Arc<UpstreamServer>,
     bridge: &LegacyBridge,
     message: RpcMessage,
-    (life, on): (Generation, Option<u64>),
+    (generation, on): (Generation, Option<u64>),
 ) -> Option<RpcMessage> {
     match message.method() {
         Some("notifications/message") => {
             let level = LogSeverity::of(&message.param_text("level")?)?;
-            let running = server.pending.running(life, on);
-            let mut hearing = running.iter().filter_map(|running| running.log_receiver(level));
-            match (hearing.next()?, hearing.next()) {
-                (hear, None) => hear(&message),
+            let running = server.pending.running(generation, on);
+            let mut log_receivers = running.iter().filter_map(|running| running.log_receiver(level));
+            match (log_receivers.next()?, log_receivers.next()) {
+                (on_notification, None) => on_notification(&message),
                 // Its request cannot be determined. On a line all requests share one receiver.
                 (_, Some(_)) => return Some(message),
             }
@@ -131,9 +134,9 @@ pub(super) fn route_notification(
         // The server cancels its own request.
         Some("notifications/cancelled") => {
             let request_id = message.param("requestId")?;
-            for running in server.pending.running(life, None) {
+            for running in server.pending.running(generation, None) {
                 if let Some(events) = &running.events {
-                    let _ = events.try_send(HoldEvent::Withdrawn(request_id.to_owned()));
+                    let _ = events.try_send(HoldEvent::InputCancelled(request_id.to_owned()));
                 }
             }
             None
@@ -142,7 +145,7 @@ pub(super) fn route_notification(
         Some(
             "notifications/progress" | "notifications/elicitation/complete" | "notifications/tasks/status",
         ) => None,
-        _ => (!bridge.listeners.tell(&message)).then_some(message),
+        _ => (!bridge.listeners.notify(&message)).then_some(message),
     }
 }
 
@@ -150,16 +153,16 @@ pub(super) fn route_notification(
 pub(super) async fn route_request(
     server: &Arc<UpstreamServer>,
     request: &RpcMessage,
-    (life, on): (Generation, Option<u64>),
+    (generation, on): (Generation, Option<u64>),
 ) {
     let Some(id) = request.id() else { return };
     let refused = match request.method() {
-        Some("ping") => return server.answer(life, &nothing().rewrite().id(&id).finish()).await,
-        method => for_one_call(server, method.unwrap_or_default(), request, (life, on)),
+        Some("ping") => return server.answer(generation, &nothing().rewrite().id(&id).finish()).await,
+        method => for_one_call(server, method.unwrap_or_default(), request, (generation, on)),
     };
     if let Err((code, reason)) = refused {
         tracing::debug!(event = "bridge.refused", server = %server.name, "why" = reason);
-        server.answer(life, &RpcMessage::error_response(Some(&id), code, &reason, None)).await;
+        server.answer(generation, &RpcMessage::error_response(Some(&id), code, &reason, None)).await;
     }
 }
 
@@ -167,20 +170,20 @@ fn for_one_call(
     server: &UpstreamServer,
     method: &str,
     request: &RpcMessage,
-    (life, on): (Generation, Option<u64>),
+    (generation, on): (Generation, Option<u64>),
 ) -> Result<(), (i64, String)> {
-    let running = server.pending.running(life, on);
+    let running = server.pending.running(generation, on);
     let mut calls = running.iter().filter_map(|running| Some((running, running.events.as_ref()?)));
     let (Some((running, events)), None) = (calls.next(), calls.next()) else {
-        let reason = "the client can only be asked while exactly one call of it runs";
+        let reason = "a request can reach the client only while exactly one of its calls runs";
         return Err((code::INVALID_REQUEST, reason.to_owned()));
     };
     let capabilities = running.capabilities.lock().clone();
-    can_be_asked(capabilities.as_str(), method, request.params())
+    check_client_support(capabilities.as_str(), method, request.params())
         .map_err(|reason| (code::METHOD_NOT_FOUND, reason))?;
     events
-        .try_send(HoldEvent::Asked(life, request.clone()))
-        .map_err(|_| (code::INTERNAL_ERROR, "too many questions wait for the client".to_owned()))
+        .try_send(HoldEvent::InputRequested(generation, request.clone()))
+        .map_err(|_| (code::INTERNAL_ERROR, "too many requests wait for the client".to_owned()))
 }
 
 /// Returns true if two requests are for the same call. A held call continues only with an equal request.

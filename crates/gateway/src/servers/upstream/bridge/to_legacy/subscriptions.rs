@@ -23,7 +23,7 @@ use crate::servers::upstream::{Generation, HANDSHAKE, NotificationHandler, Pendi
 pub(super) struct ClientSubscriptions(Mutex<BTreeMap<u64, ClientSubscription>>);
 
 struct ClientSubscription {
-    hear: NotificationHandler,
+    on_notification: NotificationHandler,
     filter: SubscriptionFilter,
 }
 
@@ -46,10 +46,10 @@ pub(super) async fn listen(
     server: &Arc<UpstreamServer>,
     bridge: &LegacyBridge,
     request: &RpcMessage,
-    hear: Option<NotificationHandler>,
+    on_notification: Option<NotificationHandler>,
 ) -> PendingRequest {
     let filter = request.param("notifications").filter(|filter| filter.starts_with('{'));
-    let (Some(filter), Some(hear)) = (filter, hear) else {
+    let (Some(filter), Some(on_notification)) = (filter, on_notification) else {
         return refused(server, code::INVALID_PARAMS, "the request has no notification filter");
     };
     if bridge.listeners.0.lock().len() >= MOST_LISTENING {
@@ -68,8 +68,8 @@ pub(super) async fn listen(
     // Events during the acknowledgement may be missed: the client has no guarantee for them yet.
     let watched = watch(server, &bridge.listeners, accepted.watched).await;
     let accepted = SubscriptionFilter { watched, ..accepted };
-    hear(&accepted.acknowledged());
-    bridge.listeners.0.lock().insert(number, ClientSubscription { hear, filter: accepted });
+    on_notification(&accepted.acknowledged());
+    bridge.listeners.0.lock().insert(number, ClientSubscription { on_notification, filter: accepted });
     let until =
         SubscriptionGuard { number, listeners: bridge.listeners.clone(), server: Arc::downgrade(server) };
     place.with_conversion(move |answer| {
@@ -111,7 +111,7 @@ fn refused(server: &Arc<UpstreamServer>, code: i64, reason: &str) -> PendingRequ
 
 impl ClientSubscriptions {
     /// Sends a notification to its subscribers. Returns false if it is not one that clients subscribe to.
-    pub(super) fn tell(&self, message: &RpcMessage) -> bool {
+    pub(super) fn notify(&self, message: &RpcMessage) -> bool {
         let method = message.method().unwrap_or_default();
         let uri = message.param_text("uri").unwrap_or_default();
         let is_wanted: &dyn Fn(&SubscriptionFilter) -> bool = match method {
@@ -124,12 +124,16 @@ impl ClientSubscriptions {
             }
             _ => return false,
         };
-        let hearing: Vec<NotificationHandler> = {
+        let handlers: Vec<NotificationHandler> = {
             let listeners = self.0.lock();
-            listeners.values().filter(|one| is_wanted(&one.filter)).map(|one| one.hear.clone()).collect()
+            listeners
+                .values()
+                .filter(|one| is_wanted(&one.filter))
+                .map(|one| one.on_notification.clone())
+                .collect()
         };
-        for hear in hearing {
-            hear(message);
+        for on_notification in handlers {
+            on_notification(message);
         }
         true
     }
@@ -209,29 +213,29 @@ mod tests {
             (3, "{}"),
         ] {
             let received = received.clone();
-            let hear: NotificationHandler = Arc::new(move |message: &RpcMessage| {
+            let on_notification: NotificationHandler = Arc::new(move |message: &RpcMessage| {
                 received.lock().push((number, message.method().unwrap().to_owned()));
             });
-            listeners
-                .0
-                .lock()
-                .insert(number, ClientSubscription { hear, filter: SubscriptionFilter::of(filter) });
+            listeners.0.lock().insert(
+                number,
+                ClientSubscription { on_notification, filter: SubscriptionFilter::of(filter) },
+            );
         }
-        let tell = |text: &str| {
-            assert!(listeners.tell(&parsed(text)));
+        let notify = |text: &str| {
+            assert!(listeners.notify(&parsed(text)));
             received.lock().drain(..).map(|(number, _)| number).collect::<Vec<_>>()
         };
-        assert_eq!(tell(r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#), [1, 2]);
-        assert_eq!(tell(r#"{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}"#), [0; 0]);
+        assert_eq!(notify(r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#), [1, 2]);
+        assert_eq!(notify(r#"{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}"#), [0; 0]);
         let updated = |uri: &str| {
             format!(
                 r#"{{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{{"uri":"{uri}"}}}}"#
             )
         };
-        assert_eq!(tell(&updated("a://b")), [2]);
-        assert_eq!(tell(&updated("a://b/c")), [2]);
-        assert_eq!(tell(&updated("a://c")), [0; 0]);
-        assert!(!listeners.tell(&parsed(r#"{"jsonrpc":"2.0","method":"vendor/news"}"#)));
+        assert_eq!(notify(&updated("a://b")), [2]);
+        assert_eq!(notify(&updated("a://b/c")), [2]);
+        assert_eq!(notify(&updated("a://c")), [0; 0]);
+        assert!(!listeners.notify(&parsed(r#"{"jsonrpc":"2.0","method":"vendor/news"}"#)));
     }
 
     #[test]

@@ -94,18 +94,18 @@ impl LegacyClientInfo {
     }
 
     /// Adds the client's introduction to a request.
-    pub(super) fn dressed(&self, request: &RpcMessage, log_level: Option<JsonText>) -> RpcMessage {
-        let mut dressed = request
+    pub(super) fn with_client_info(&self, request: &RpcMessage, log_level: Option<JsonText>) -> RpcMessage {
+        let mut prepared = request
             .rewrite()
             .meta(META_VERSION, JsonText::string(MODERN))
             .meta(META_CAPABILITIES, self.capabilities.clone());
         if let Some(info) = &self.info {
-            dressed = dressed.meta(CLIENT_INFO, info.clone());
+            prepared = prepared.meta(CLIENT_INFO, info.clone());
         }
         if let Some(level) = log_level {
-            dressed = dressed.meta(LOG_LEVEL, level);
+            prepared = prepared.meta(LOG_LEVEL, level);
         }
-        dressed.finish()
+        prepared.finish()
     }
 }
 
@@ -237,9 +237,9 @@ mod tests {
         let request = parsed(json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {
             "cursor": "2", "_meta": { "progressToken": 7 },
         }}));
-        let dressed = client.dressed(&request, Some(JsonText::string("info")));
+        let prepared = client.with_client_info(&request, Some(JsonText::string("info")));
         assert_eq!(
-            value(dressed.params().unwrap()),
+            value(prepared.params().unwrap()),
             json!({ "cursor": "2", "_meta": {
                 "progressToken": 7,
                 "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -249,9 +249,9 @@ mod tests {
             }})
         );
         let bare = parsed(json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" }));
-        let dressed = LegacyClientInfo::of(None).dressed(&bare, None);
-        assert_eq!(dressed.meta_member(META_CAPABILITIES), Some("{}"));
-        assert_eq!(dressed.meta_member(CLIENT_INFO), None);
+        let prepared = LegacyClientInfo::of(None).with_client_info(&bare, None);
+        assert_eq!(prepared.meta_member(META_CAPABILITIES), Some("{}"));
+        assert_eq!(prepared.meta_member(CLIENT_INFO), None);
     }
 
     #[test]

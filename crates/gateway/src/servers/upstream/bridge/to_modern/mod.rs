@@ -33,7 +33,7 @@ pub(super) struct ModernBridge {
 }
 
 /// The maximum number of open requests to the client.
-const MOST_ASKED: usize = 1024;
+const MOST_OPEN_REQUESTS: usize = 1024;
 
 impl ModernBridge {
     /// Creates the bridge to a server from its answer to `server/discover`, if it is of the modern era.
@@ -81,7 +81,7 @@ impl ModernBridge {
         let (sender, answer) = oneshot::channel();
         {
             let mut open_requests = self.open_requests.lock();
-            if open_requests.len() >= MOST_ASKED {
+            if open_requests.len() >= MOST_OPEN_REQUESTS {
                 return None;
             }
             open_requests.insert(number, sender);
@@ -123,7 +123,7 @@ pub(super) async fn send(
     server: &Arc<UpstreamServer>,
     bridge: &Arc<ModernBridge>,
     request: &RpcMessage,
-    hear: Option<NotificationHandler>,
+    on_notification: Option<NotificationHandler>,
 ) -> Result<PendingRequest, AttemptFault> {
     let method = request.method().unwrap_or_default();
     match method {
@@ -132,7 +132,7 @@ pub(super) async fn send(
             let level = request.param_text("level");
             return Ok(server.answered(match level {
                 Some(level) if LEVELS.contains(&&*level) => nothing(),
-                Some(_) | None => refusal("there is no such level"),
+                Some(_) | None => refusal("unknown log level"),
             }));
         }
         "resources/subscribe" | "resources/unsubscribe" => {
@@ -145,18 +145,18 @@ pub(super) async fn send(
         }
         _ => {}
     }
-    let dressed = dressed(server, request);
+    let prepared = with_client_info(server, request);
     if may_ask(method) {
-        return rounds::call(server, bridge, dressed, hear).await;
+        return rounds::call(server, bridge, prepared, on_notification).await;
     }
-    let place = server.pass(&dressed, hear.into()).await?;
+    let place = server.pass(&prepared, on_notification.into()).await?;
     Ok(place.with_conversion(|answer| with_none(&answer, "resultType")))
 }
 
 /// Translates a request into the modern era.
-pub(super) fn dressed(server: &UpstreamServer, request: &RpcMessage) -> RpcMessage {
+pub(super) fn with_client_info(server: &UpstreamServer, request: &RpcMessage) -> RpcMessage {
     let client = LegacyClientInfo::of(server.handshake.initialize().as_ref());
-    client.dressed(request, server.handshake.log_level())
+    client.with_client_info(request, server.handshake.log_level())
 }
 
 /// Translates a notification into the modern era. Returns `None` if that era does not have it.
@@ -185,10 +185,10 @@ fn refusal(reason: &str) -> RpcMessage {
 /// Returns true if an answer to `server/discover` lists a version of the modern era.
 pub(super) fn is_modern_result(answer: &RpcMessage) -> bool {
     let versions = answer.result().and_then(|result| scan::get(result, "supportedVersions"));
-    versions.is_some_and(speaks_modern)
+    versions.is_some_and(includes_modern)
 }
 
 /// Returns true if a list of versions contains one of the modern era.
-pub(super) fn speaks_modern(versions: &str) -> bool {
+pub(super) fn includes_modern(versions: &str) -> bool {
     strings(versions).iter().any(|version| !LEGACY.contains(&version.as_str()))
 }

@@ -8,7 +8,7 @@ use steadfast_core::classify::{AttemptFault, FaultSource, TransportError};
 use steadfast_mcp::json_text::JsonText;
 use steadfast_mcp::message::RpcMessage;
 
-use super::super::json_edits::{can_be_asked, with_none};
+use super::super::json_edits::{check_client_support, with_none};
 use super::messages::{InputQuestion, InputRequest, LegacyClientInfo, unanswered};
 use super::{ClientRequest, ModernBridge};
 use crate::servers::upstream::pending::SentRequestNumber;
@@ -18,45 +18,45 @@ use crate::servers::upstream::{Generation, NotificationHandler, PendingRequest, 
 /// The maximum number of rounds, after which the call fails.
 const MOST_ROUNDS: u32 = 16;
 /// The first and the longest delay before the next round if the server requests no input.
-const LATER: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
+const ROUND_DELAYS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
 
 /// Sends a call. The pending request gets the answer of the last round.
 pub(super) async fn call(
     server: &Arc<UpstreamServer>,
     bridge: &Arc<ModernBridge>,
     request: RpcMessage,
-    hear: Option<NotificationHandler>,
+    on_notification: Option<NotificationHandler>,
 ) -> Result<PendingRequest, AttemptFault> {
-    let sent = server.pass(&request, hear.clone().into()).await?;
+    let sent = server.pass(&request, on_notification.clone().into()).await?;
     let sent_as = SentRequestNumber::of(&sent);
     let place = server.pending.enter(Generation::NONE, NotificationReceivers::default());
     let rounds = CallRounds {
         server: server.clone(),
         bridge: bridge.clone(),
         request,
-        hear,
+        on_notification,
         sent_as: sent_as.clone(),
     };
     let (pending, number) = (server.pending.clone(), place.number);
-    let bringing = tokio::spawn(async move {
+    let task = tokio::spawn(async move {
         let answer = rounds.last(sent).await;
         pending.settle(number, answer);
     });
-    Ok(place.brought_by(bringing.abort_handle(), sent_as))
+    Ok(place.answered_by(task.abort_handle(), sent_as))
 }
 
 struct CallRounds {
     server: Arc<UpstreamServer>,
     bridge: Arc<ModernBridge>,
     request: RpcMessage,
-    hear: Option<NotificationHandler>,
+    on_notification: Option<NotificationHandler>,
     sent_as: Arc<SentRequestNumber>,
 }
 
 impl CallRounds {
     async fn last(&self, first: PendingRequest) -> Result<RpcMessage, AttemptFault> {
         let method = self.request.method().unwrap_or_default();
-        let (mut sent, mut pause) = (first, LATER.0);
+        let (mut sent, mut pause) = (first, ROUND_DELAYS.0);
         for round in 0.. {
             let answer = sent.answer().await?;
             let Some(input) = InputRequest::of(&answer) else { return Ok(with_none(&answer, "resultType")) };
@@ -65,14 +65,14 @@ impl CallRounds {
             }
             if input.questions.is_empty() {
                 tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(LATER.1);
+                pause = (pause * 2).min(ROUND_DELAYS.1);
             }
             let answers = match self.ask(&input.questions).await {
                 Ok(answers) => answers,
                 Err(reason) => return Ok(unanswered(method, &reason)),
             };
             let again = input.answered(&self.request, &answers);
-            let receivers = self.hear.clone().into();
+            let receivers = self.on_notification.clone().into();
             sent = self.server.pass(&again, receivers).await.map_err(|fault| later_round_fault(&fault))?;
             self.sent_as.is_now(&sent);
         }
@@ -84,12 +84,12 @@ impl CallRounds {
         let client = LegacyClientInfo::of(self.server.handshake.initialize().as_ref());
         for InputQuestion { method, params, .. } in questions {
             let params = params.as_ref().map(JsonText::as_str);
-            can_be_asked(client.capabilities.as_str(), method, params)?;
+            check_client_support(client.capabilities.as_str(), method, params)?;
         }
         let mut open: Vec<(&str, ClientRequest)> = Vec::new();
         for InputQuestion { key, method, params } in questions {
             let question = self.bridge.ask(&self.server, method, params.as_ref()).await;
-            open.push((key, question.ok_or("too many questions wait for the client")?));
+            open.push((key, question.ok_or("too many requests wait for the client")?));
         }
         let mut answers = Vec::new();
         for (key, mut question) in open {

@@ -10,7 +10,7 @@ use steadfast_mcp::message::{RpcMessage, code};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
-use super::dressed;
+use super::with_client_info;
 use crate::json_parts::object;
 use crate::protocol::SUBSCRIPTION;
 use crate::servers::upstream::bridge::no_id;
@@ -21,9 +21,9 @@ use crate::servers::upstream::{NotificationHandler, PendingRequest, ServerEvent,
 pub(super) struct UpstreamSubscription(Mutex<Option<(watch::Sender<Option<JsonText>>, AbortHandle)>>);
 
 /// The first and the longest delay before a new subscription.
-const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+const RESUBSCRIBE_DELAYS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// The maximum number of unprocessed notifications. Further ones are dropped, as for a slow client.
-const NEWS: usize = 256;
+const NOTIFICATION_CAPACITY: usize = 256;
 
 impl UpstreamSubscription {
     /// Changes the filter of the subscription.
@@ -55,20 +55,20 @@ impl Drop for UpstreamSubscription {
 }
 
 async fn listen(server: Weak<UpstreamServer>, mut filters: watch::Receiver<Option<JsonText>>) {
-    let (mut before, mut pause) = (None, AGAIN.0);
+    let (mut before, mut pause) = (None, RESUBSCRIBE_DELAYS.0);
     loop {
         let filter = filters.borrow_and_update().clone();
         let Some(opening) = server.upgrade() else { return };
-        let (sender, notifications) = mpsc::channel(NEWS);
-        let hear: NotificationHandler =
+        let (sender, notifications) = mpsc::channel(NOTIFICATION_CAPACITY);
+        let on_notification: NotificationHandler =
             Arc::new(move |message: &RpcMessage| _ = sender.try_send(message.clone()));
         let now = match &filter {
-            Some(filter) => opening.pass(&request(&opening, filter), Some(hear).into()).await.ok(),
+            Some(filter) => opening.pass(&request(&opening, filter), Some(on_notification).into()).await.ok(),
             None => None,
         };
         // The new subscription starts before the old one ends, so that no notification is missed.
         if let Some(before) = before.take() {
-            opening.withdraw(&before).await;
+            opening.cancel_at_server(&before).await;
         }
         drop(opening);
         let end = match (now, filter) {
@@ -80,11 +80,11 @@ async fn listen(server: Weak<UpstreamServer>, mut filters: watch::Receiver<Optio
             },
         };
         match end {
-            SubscriptionEnd::Changed(place) => (before, pause) = (place, AGAIN.0),
+            SubscriptionEnd::Changed(place) => (before, pause) = (place, RESUBSCRIBE_DELAYS.0),
             SubscriptionEnd::Refused => return,
             SubscriptionEnd::Lost => {
                 tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(AGAIN.1);
+                pause = (pause * 2).min(RESUBSCRIBE_DELAYS.1);
             }
         }
     }
@@ -131,5 +131,5 @@ async fn forward_until_end(
 
 fn request(server: &UpstreamServer, filter: &JsonText) -> RpcMessage {
     let params = object([("notifications", filter.as_str())]);
-    dressed(server, &RpcMessage::request(&no_id(), "subscriptions/listen", Some(&params)))
+    with_client_info(server, &RpcMessage::request(&no_id(), "subscriptions/listen", Some(&params)))
 }

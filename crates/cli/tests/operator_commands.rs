@@ -319,14 +319,11 @@ async fn the_status_is_that_of_the_gateway_and_sets_the_exit_code() {
     let with = home.run(&["status"]);
     for (out, err, code) in [&alone, &with] {
         assert_eq!(*code, 3, "{out}{err}");
-        assert!(
-            out.starts_with("▲ an operator should look") && out.contains("1 call waits for approval"),
-            "{out}"
-        );
+        assert!(out.starts_with("▲ needs attention") && out.contains("1 call waits for approval"), "{out}");
         assert!(out.contains("pending approvals") && out.contains("bank/pay"), "{out}");
     }
     assert!(
-        alone.0.contains("none listens here") && with.0.contains(&gateway.address),
+        alone.0.contains("none is running here") && with.0.contains(&gateway.address),
         "{}{}",
         alone.0,
         with.0
@@ -356,7 +353,7 @@ async fn breakers_are_opened_and_reset_with_a_gateway_and_without() {
         let (out, err, code) = home.run(&["breaker", "open", "bank/pay", "--for", "30m"]);
         assert!(code == 0 && out.contains("tool:bank:pay is open for 30m"), "{out}{err}");
         let (out, _, code) = home.run(&["breaker", "list"]);
-        assert!(code == 0 && out.contains("forced open") && out.contains("by hand, ends in"), "{out}");
+        assert!(code == 0 && out.contains("forced open") && out.contains("by an operator, ends in"), "{out}");
         let (out, _, code) = home.run(&["status"]);
         assert!(code == 3 && out.contains("open circuit breakers") && out.contains("tool:bank:pay"), "{out}");
         let breakers = home.json(&["breaker"]);
@@ -431,7 +428,7 @@ async fn manual_changes_are_in_the_audit_log_with_the_operator() {
 }
 
 #[tokio::test]
-async fn a_breaker_that_opened_by_itself_is_trouble() {
+async fn a_breaker_that_opened_by_itself_is_a_problem() {
     let home = OperatorTestHome::new("trouble");
     let engine = home.engine(plain()).await;
     fail(&engine, 12).await;
@@ -444,7 +441,7 @@ async fn a_breaker_that_opened_by_itself_is_trouble() {
 }
 
 #[tokio::test]
-async fn calls_are_forgotten_by_key_session_and_tool() {
+async fn records_are_deleted_by_key_session_and_tool() {
     for listens in [false, true] {
         let home = OperatorTestHome::new(&format!("flush_{listens}"));
         let engine = home.engine(plain()).await;
@@ -460,12 +457,12 @@ async fn calls_are_forgotten_by_key_session_and_tool() {
         engine.shutdown(Duration::ZERO).await;
         let gateway = listens.then(|| home.gateway(&[]));
         let (out, err, code) = home.run(&["flush", "--key", &key[..12]]);
-        assert!(code == 0 && out.contains("1 call is forgotten"), "{out}{err}");
+        assert!(code == 0 && out.contains("1 record deleted"), "{out}{err}");
         let (_, err, code) = home.run(&["flush", "--key", &key[..12]]);
         assert!(code == 1 && err.contains("there is no call"), "{err}");
         let (out, err, code) = home.run(&["flush", "--tool", "bank/pya"]);
         assert!(
-            code == 0 && out.contains("nothing to forget") && err.contains("did you mean `bank/pay`"),
+            code == 0 && out.contains("no matching records") && err.contains("did you mean `bank/pay`"),
             "{out}{err}"
         );
         assert_eq!(home.json(&["flush", "--session", "s-1", "--tool", "bank/pay"])["forgotten"], 2);
@@ -519,7 +516,7 @@ async fn rp_7_requests_are_answered_through_a_gateway() {
 }
 
 #[tokio::test]
-async fn sf_7_steering_a_gateway_needs_its_token_and_looking_does_not() {
+async fn sf_7_changes_of_a_gateway_require_its_token_and_queries_do_not() {
     let home = OperatorTestHome::new("token");
     let gateway = home.gateway(&[]);
     let mut wrong = home.command(&["breaker", "open", "tool:bank:pay"]);
@@ -581,12 +578,12 @@ async fn several_gateways_are_one_as_far_as_they_share_their_state() {
     let left = || fs::read_dir(home.0.join("state/gateways")).unwrap().count();
     assert_eq!(left(), 3);
     let (out, err, code) = home.run(&["status"]);
-    assert!(code == 0 && err.is_empty() && out.contains("none listens here"), "{out}{err}");
+    assert!(code == 0 && err.is_empty() && out.contains("none is running here"), "{out}{err}");
     assert_eq!(left(), 0);
 }
 
 #[tokio::test]
-async fn slips_of_the_pen_are_recognised() {
+async fn misspelt_arguments_get_suggestions() {
     let home = OperatorTestHome::new("slips");
     home.configure("[servers.bank]\ncommand = [\"true\"]\n");
     let engine = home.engine(plain()).await;
@@ -704,7 +701,7 @@ fn sf_6_doctor_finds_setup_problems_and_prints_no_secret() {
 }
 
 #[test]
-fn every_shell_can_complete_our_commands() {
+fn every_shell_can_complete_the_commands() {
     let home = OperatorTestHome::new("completions");
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let (out, err, code) = home.run(&["completions", shell]);
@@ -827,14 +824,14 @@ fn sf_7_files_writable_by_other_users_are_not_trusted() {
     let file = format!("state/gateways/{}", file.to_str().unwrap());
     home.allow(&file, 0o666);
     let (out, err, code) = home.run(&["status"]);
-    assert!(code == 3 && out.contains("none listens here") && err.contains(&file), "{code} {out}{err}");
+    assert!(code == 3 && out.contains("none is running here") && err.contains(&file), "{code} {out}{err}");
     home.allow(&file, 0o600);
     assert!(home.run(&["status"]).0.contains(&gateway.address));
 }
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_gateway_that_greets_and_does_not_answer_is_trouble() {
+fn a_gateway_that_accepts_and_does_not_answer_is_a_problem() {
     for status in [401, 500] {
         let home = OperatorTestHome::new(&format!("mute_{status}"));
         let gateway = home.gateway(&[]);
@@ -998,7 +995,7 @@ async fn tr_15_no_command_prints_a_secret_of_a_call_and_everything_else_is_print
 }
 
 #[test]
-fn explain_asks_the_gateway_for_a_turn() {
+fn explain_queries_the_gateway_for_a_turn() {
     let home = OperatorTestHome::new("turn");
     let trace = "0af7651916cd43dd8448eb211c80319c";
     let head = json!({

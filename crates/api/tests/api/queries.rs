@@ -12,10 +12,12 @@ use steadfast::{Attempt, Steadfast};
 use steadfast_api::{AccessRules, AdminToken, Api};
 use steadfast_testkit::redis::RedisServer;
 
-use crate::support::{ApiTestWorld, PATIENCE, access_of, api, ask, envelope, fits, get, in_session, settle};
+use crate::support::{
+    ApiTestWorld, TEST_TIMEOUT, access_of, api, envelope, fits, get, in_session, send_request, settle,
+};
 
 #[tokio::test(start_paused = true)]
-async fn the_status_says_what_is_wrong_and_what_to_do() {
+async fn the_status_lists_problems_and_their_solutions() {
     let (api, _steadfast) = api().await;
     let (status, body) = get(&api, "/v1/status").await;
     assert_eq!(status, StatusCode::OK);
@@ -25,7 +27,7 @@ async fn the_status_says_what_is_wrong_and_what_to_do() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_trouble_of_a_tenant_is_seen_beside_that_of_nobody() {
+async fn the_status_shows_problems_of_tenants_beside_those_without_a_tenant() {
     let (api, steadfast) = api().await;
     let fails = async |_: Attempt| -> ToolResult {
         Err(AttemptFault::new(FaultSource::Http { status: 500 }, "no").into())
@@ -42,7 +44,7 @@ async fn the_trouble_of_a_tenant_is_seen_beside_that_of_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_status_counts_everything_that_is_wrong_whosever_it_is_the_worst_first() {
+async fn the_status_counts_the_problems_of_all_tenants_with_the_worst_first() {
     let down = [("tools.\"web/down\".retry.attempts", "1"), ("tools.\"web/down\".trust.mode", "off")];
     let world = ApiTestWorld::new(&down).await;
     let reported = async |query: &str, tool: &str, severity: &str, times: u32| {
@@ -68,17 +70,17 @@ async fn the_status_counts_everything_that_is_wrong_whosever_it_is_the_worst_fir
         let call = envelope("web/down", json!({ "number": number }));
         world.call(&in_session(call, &format!("s-{number}"))).await;
     }
-    world.steer("post", "/v1/breakers/tool:web:held", &json!({ "to": "open" })).await;
+    world.send_as_admin("post", "/v1/breakers/tool:web:held", &json!({ "to": "open" })).await;
     for _ in 0..3 {
         world.call(&in_session(envelope("web/none", json!({})), "loops")).await;
     }
-    world.steer("put", "/v1/switches", &json!({ "retry": "shadow" })).await;
+    world.send_as_admin("put", "/v1/switches", &json!({ "retry": "shadow" })).await;
     world.tool("web/slow", async |_, _| std::future::pending().await);
     let slow = in_session(envelope("web/slow", json!({})), "slow");
     let body = tokio::select! {
         biased;
         response = world.call(&slow) => unreachable!("it never ends: {}", response.body),
-        body = async { settle().await; world.steer("get", "/v1/status", &Value::Null).await } => body,
+        body = async { settle().await; world.send_as_admin("get", "/v1/status", &Value::Null).await } => body,
     };
     let counts = json!({
         "openCalls": 1, "approvals": 1, "escalated": 1, "recovering": 1, "blocked": 1, "openBreakers": 2,
@@ -105,7 +107,7 @@ async fn the_status_counts_everything_that_is_wrong_whosever_it_is_the_worst_fir
 
 /// A client token does not allow any query about other callers, and without a token only the health checks are allowed.
 #[tokio::test(start_paused = true)]
-async fn sf_7_where_clients_have_tokens_only_the_admin_looks() {
+async fn sf_7_if_clients_have_tokens_queries_require_the_admin_token() {
     let (_, steadfast) = api().await;
     let access = AccessRules { admin: AdminToken::new("person"), ..access_of(&[("ann", None)]) };
     let api = Api::new(steadfast, access);
@@ -146,7 +148,7 @@ async fn sf_7_where_clients_have_tokens_only_the_admin_looks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rp_13_lost_trust_is_seen_with_its_reason() {
+async fn rp_13_lost_trust_is_shown_with_its_reason() {
     let (api, _steadfast) = api().await;
     let (_, body) = get(&api, "/v1/trust").await;
     let states = body["trust"].as_array().unwrap();
@@ -157,7 +159,7 @@ async fn rp_13_lost_trust_is_seen_with_its_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn records_come_in_pages_and_without_what_the_tool_said() {
+async fn records_come_in_pages_and_without_outputs() {
     let (api, _steadfast) = api().await;
     let (_, first) = get(&api, "/v1/records?tool=bank/pay&limit=1").await;
     assert_eq!(first["records"].as_array().unwrap().len(), 1);
@@ -187,7 +189,7 @@ async fn the_history_is_found_by_tool_session_and_status() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sf_6_one_call_is_told_step_by_step_with_the_rules_that_decided_and_without_secrets() {
+async fn sf_6_a_call_is_shown_step_by_step_with_the_deciding_rules_and_without_secrets() {
     let (api, steadfast) = api().await;
     let (_, body) = get(&api, "/v1/history?tool=bank/fails&limit=1").await;
     let id = body["calls"][0]["requestId"].as_str().unwrap().to_owned();
@@ -219,7 +221,7 @@ async fn sf_6_one_call_is_told_step_by_step_with_the_rules_that_decided_and_with
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_hour_is_told_in_numbers() {
+async fn the_last_hour_is_summarized_by_minute() {
     let (api, _steadfast) = api().await;
     let (_, series) = get(&api, "/v1/series").await;
     let minutes = series["minutes"].as_array().unwrap();
@@ -230,7 +232,7 @@ async fn the_last_hour_is_told_in_numbers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sf_7_the_page_is_for_everybody_and_allows_nothing_but_its_own() {
+async fn sf_7_the_page_is_public_and_loads_only_its_own_files() {
     let (api, _steadfast) = api().await;
     for (path, kind) in
         [("/", "text/html"), ("/page/main.js", "text/javascript"), ("/page/page.css", "text/css")]
@@ -250,7 +252,7 @@ async fn sf_7_the_page_is_for_everybody_and_allows_nothing_but_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sf_5_what_cannot_be_understood_says_why() {
+async fn sf_5_an_invalid_query_is_refused_with_the_reason() {
     let (api, _steadfast) = api().await;
     for (path, word) in [
         ("/v1/records?limit=0", "from 1 to 1000"),
@@ -269,12 +271,12 @@ async fn sf_5_what_cannot_be_understood_says_why() {
         assert!(message.contains(word), "{path}: {message}");
     }
     assert_eq!(get(&api, "/v1/nothing").await.0, StatusCode::NOT_FOUND);
-    assert_eq!(ask(&api, Request::post("/v1/status"), "").await.0, StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(send_request(&api, Request::post("/v1/status"), "").await.0, StatusCode::METHOD_NOT_ALLOWED);
 }
 
 /// Every query is in the document, and its response matches it.
 #[tokio::test(start_paused = true)]
-async fn the_document_says_what_is_answered() {
+async fn responses_match_the_openapi_document() {
     let (api, steadfast) = api().await;
     let pay = (
         ToolName::new("pay").unwrap(),
@@ -292,7 +294,8 @@ async fn the_document_says_what_is_answered() {
     let is_asked = |operations: &Value| operations.get("get").is_some_and(ends);
     for (path, operations) in paths.iter().filter(|(_, operations)| is_asked(operations)) {
         let uri = path.replace("{name}", "bank%2Fpay");
-        let (status, body) = ask(&api, Request::get(&uri).header("authorization", "Bearer person"), "").await;
+        let (status, body) =
+            send_request(&api, Request::get(&uri).header("authorization", "Bearer person"), "").await;
         let expected = if uri.contains('{') { StatusCode::NOT_FOUND } else { StatusCode::OK };
         assert_eq!(status, expected, "{path}");
         fits(&document, &operations["get"], status, &body);
@@ -301,7 +304,7 @@ async fn the_document_says_what_is_answered() {
 
 /// A real store that fails.
 #[tokio::test(flavor = "multi_thread")]
-async fn readyz_says_no_for_as_long_as_the_store_is_dead() {
+async fn readyz_fails_while_the_store_is_unavailable() {
     let mut redis = RedisServer::start();
     let opening = Steadfast::builder().set("store.kind", "redis");
     let steadfast = opening.set("store.url", &redis.url()).build().await.unwrap();
@@ -323,7 +326,7 @@ async fn readyz_says_no_for_as_long_as_the_store_is_dead() {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, polling).await.expect("its readiness changes")
+        tokio::time::timeout(TEST_TIMEOUT, polling).await.expect("its readiness changes")
     };
     assert_eq!(becomes(StatusCode::OK).await, json!({ "ok": true }));
     redis.kill();

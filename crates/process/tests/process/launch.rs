@@ -38,7 +38,7 @@ async fn name_arguments_and_folder_arrive_as_they_are() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_child_gets_three_handles_and_no_signal_ignored_or_blocked_by_us() {
+async fn a_child_gets_three_handles_and_no_ignored_or_blocked_signal() {
     // The process that started this test may have left inheritable handles open; a plain child shows them.
     let plain = Command::new("ls").arg("/proc/self/fd").output().unwrap();
     let mut started = start(&command(&["ls", "/proc/self/fd"])).await;
@@ -91,7 +91,7 @@ async fn a_failed_start_is_reported_with_advice() {
 }
 
 #[tokio::test]
-async fn a_program_that_is_no_leash_is_noticed() {
+async fn a_program_that_is_not_a_leash_is_detected() {
     let error =
         soon(command(&["true"]).start(&steadfast_process::Leash::of("/bin/true"), &StderrLog::new())).await;
     assert!(matches!(error, Err(LaunchError::Leash { .. })), "{error:?}");
@@ -101,7 +101,7 @@ async fn a_program_that_is_no_leash_is_noticed() {
 }
 
 #[tokio::test]
-async fn the_childs_own_path_decides_what_a_name_means() {
+async fn a_command_name_is_resolved_with_the_path_of_the_child() {
     let folder = LaunchTestFolder::new("path");
     folder.write("known-only-here", "#!/bin/sh\necho found\n", 0o755);
     let path = BTreeMap::from([("PATH".to_owned(), folder.path.display().to_string())]);

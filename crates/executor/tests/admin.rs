@@ -72,7 +72,7 @@ impl SharedStoreWorld {
     }
 
     /// Waits until all engines have adopted the writes of the others.
-    async fn hear(&self) {
+    async fn sync_engines(&self) {
         self.store.becomes(FaultMode::Up);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -154,7 +154,7 @@ async fn a_breaker_forced_open_refuses_and_names_the_operator() {
     assert!(error.retry_after_ms.is_some_and(|wait| (599_000..=600_000).contains(&wait)));
     assert_eq!(error.breaker_state, Some(State::ForcedOpen));
 
-    // After that, one call is let through as a probe, as after a cool-down.
+    // After that, one call passes as a probe, as after a cool-down.
     tokio::time::advance(Duration::from_secs(601)).await;
     assert_eq!(state(&engine).await, Some(State::HalfOpen));
     for _ in 0..2 {
@@ -169,7 +169,7 @@ async fn a_breaker_forced_open_stays_so_over_a_restart_for_weeks_and_in_other_pr
     let (first, second) = (world.engine(policy()).await, world.engine(policy()).await);
     pay(&second).await;
     first.admin().update_breaker(None, &key(), BreakerOverride::Open { until: None }, &by()).await;
-    world.hear().await;
+    world.sync_engines().await;
     assert_eq!(code(&pay(&second).await), Some(Code::CircuitOpen), "another process");
     drop(first);
     tokio::time::sleep(Duration::from_secs(30 * 86_400)).await;
@@ -182,7 +182,7 @@ async fn a_breaker_forced_open_stays_so_over_a_restart_for_weeks_and_in_other_pr
     let reset = third.admin().update_breaker(None, &key(), BreakerOverride::Reset, &by()).await;
     assert_eq!((reset.before, reset.reach), (State::ForcedOpen, ChangeScope::Everywhere));
     assert_eq!(pay(&third).await.result.status, CallStatus::Success);
-    world.hear().await;
+    world.sync_engines().await;
     assert_eq!(pay(&second).await.result.status, CallStatus::Success);
 }
 
@@ -204,7 +204,7 @@ async fn an_operator_change_wins_over_a_process_that_diverged_during_a_store_out
         }
         assert_eq!(state(&second).await, Some(State::Closed));
     }
-    world.hear().await;
+    world.sync_engines().await;
     tokio::time::sleep(Duration::from_secs(10)).await;
     assert_eq!(
         (state(&first).await, state(&second).await),
@@ -216,7 +216,7 @@ async fn an_operator_change_wins_over_a_process_that_diverged_during_a_store_out
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operator_change_applies_here_at_once_and_elsewhere_after_a_store_outage() {
+async fn an_operator_change_applies_here_at_once_and_to_other_processes_after_a_store_outage() {
     for health in [FaultMode::Down, FaultMode::Silent] {
         let world = SharedStoreWorld::new();
         let (first, second) = (world.engine(policy()).await, world.engine(policy()).await);
@@ -227,9 +227,9 @@ async fn an_operator_change_applies_here_at_once_and_elsewhere_after_a_store_out
         if health == FaultMode::Down {
             assert_eq!(code(&pay(&first).await), Some(Code::CircuitOpen));
         }
-        world.hear().await;
+        world.sync_engines().await;
         tokio::time::sleep(Duration::from_secs(10)).await;
-        world.hear().await;
+        world.sync_engines().await;
         assert_eq!(code(&pay(&first).await), Some(Code::CircuitOpen));
         assert_eq!(code(&pay(&second).await), Some(Code::CircuitOpen), "{health:?}");
     }
@@ -243,7 +243,7 @@ async fn a_store_that_takes_its_time_is_waited_for() {
     let steered =
         first.admin().update_breaker(None, &key(), BreakerOverride::Open { until: None }, &by()).await;
     assert_eq!(steered.reach, ChangeScope::Everywhere);
-    world.hear().await;
+    world.sync_engines().await;
     assert_eq!(code(&pay(&second).await), Some(Code::CircuitOpen));
 }
 
@@ -334,7 +334,7 @@ fn wrong() -> ToolResult {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_guard_shows_who_is_stopped_and_what_the_model_sent_until_it_is_reset() {
+async fn the_guard_shows_stopped_sessions_and_their_arguments_until_it_is_reset() {
     let world = SharedStoreWorld::new();
     let strict =
         CallPolicy { guard: PolicyProfile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
@@ -385,7 +385,7 @@ async fn a_guard_that_is_reset_in_one_process_is_reset_in_all_that_serve_the_con
     let session = SessionKey::new("s").unwrap();
     let freed = operators.admin().reset_guard(None, Some(&session), &by()).await.unwrap();
     assert!(!freed.is_empty(), "{freed:?}");
-    world.hear().await;
+    world.sync_engines().await;
     for serving in [&one, &other, &operators] {
         assert_eq!(serving.admin().guard(None).stopped, []);
     }
@@ -403,7 +403,7 @@ async fn a_guard_that_is_reset_in_one_process_is_reset_in_all_that_serve_the_con
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_guard_that_only_another_process_knows_of_is_reset_too() {
+async fn a_guard_that_only_another_process_has_is_reset_too() {
     let world = SharedStoreWorld::new();
     let strict =
         CallPolicy { guard: PolicyProfile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
@@ -413,7 +413,7 @@ async fn a_guard_that_only_another_process_knows_of_is_reset_too() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     let session = SessionKey::new("s").unwrap();
     assert_eq!(operators.admin().reset_guard(None, Some(&session), &by()).await.unwrap(), []);
-    world.hear().await;
+    world.sync_engines().await;
     serving.call(call("read", &json!({})), async |_: Attempt| broken()).await;
     assert_eq!(serving.admin().guard(None).stopped, [], "the second failure is the first after the reset");
 }
@@ -478,7 +478,7 @@ async fn rp_8_concurrent_operator_changes_in_two_processes_are_both_made_and_rep
         }
     }
     tokio::time::sleep(Duration::from_secs(5)).await;
-    world.hear().await;
+    world.sync_engines().await;
     let standing = |engine: &Engine| -> Vec<_> {
         engine.admin().trust(None).into_iter().map(|one| one.standing.state).collect()
     };
@@ -494,7 +494,7 @@ async fn rp_8_concurrent_operator_changes_in_two_processes_are_both_made_and_rep
         }
     );
     assert_eq!((first.unwrap().len(), second.unwrap().len()), (1, 1));
-    world.hear().await;
+    world.sync_engines().await;
     for engine in [&one, &other] {
         assert_eq!(standing(engine), [TrustState::Recovering; 2]);
     }
@@ -549,7 +549,7 @@ async fn rp_9_reports_of_hosts_count_for_trust_and_scores_as_calls_do() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tools_are_seen_with_their_numbers_and_found_in_the_history_by_others() {
+async fn tools_are_listed_with_their_counts_and_found_in_the_history_by_other_processes() {
     let world = SharedStoreWorld::new();
     let engine = world.engine(policy()).await;
     pay(&engine).await;
@@ -589,7 +589,7 @@ async fn tools_are_seen_with_their_numbers_and_found_in_the_history_by_others() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn scores_go_on_after_a_restart_where_they_were() {
+async fn scores_continue_after_a_restart() {
     let world = SharedStoreWorld::new();
     let engine = world.engine(policy()).await;
     let slow = async |_: Attempt| {
@@ -615,7 +615,7 @@ async fn scores_go_on_after_a_restart_where_they_were() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn everything_that_is_changed_by_hand_is_in_the_audit_with_who_and_when() {
+async fn every_operator_change_is_in_the_audit_log_with_operator_and_time() {
     let world = SharedStoreWorld::new();
     let asking = {
         let mut policy = policy();
@@ -694,7 +694,7 @@ async fn everything_that_is_changed_by_hand_is_in_the_audit_with_who_and_when() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_written_to_the_audit_is_done_all_the_same() {
+async fn a_change_that_cannot_be_written_to_the_audit_log_still_applies() {
     let world = SharedStoreWorld::new();
     let engine = world.engine(policy()).await;
     for health in [FaultMode::Down, FaultMode::Silent] {
@@ -709,7 +709,7 @@ async fn what_cannot_be_written_to_the_audit_is_done_all_the_same() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn records_are_seen_wherever_they_are_kept() {
+async fn records_are_listed_from_memory_and_from_the_store() {
     let world = SharedStoreWorld::new();
     let engine = world.engine(CallPolicy { class: ToolClass::ReadOnly, ..policy() }).await;
     let mut keyed = call("read", &json!({}));

@@ -105,7 +105,7 @@ async fn engine(check: ArgumentCheck) -> Engine {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_the_schema_is_enforced_the_tool_is_not_bothered() {
+async fn if_the_schema_is_enforced_invalid_arguments_do_not_reach_the_tool() {
     let runs = Arc::new(AtomicU32::new(0));
     let tool = {
         let runs = runs.clone();
@@ -145,7 +145,7 @@ async fn a_refusal_of_the_tool_is_explained_from_its_schema() {
 
 /// A tool with a read-only annotation may be resolved as such; that is the decision of the policies.
 #[tokio::test(start_paused = true)]
-async fn what_a_server_says_of_its_tool_reaches_the_policies() {
+async fn annotations_of_a_tool_reach_the_policies() {
     #[derive(Clone, Default)]
     struct AnnotationRecorder(Arc<Mutex<Vec<AnnotationHints>>>);
     impl steadfast_executor::PolicySource for AnnotationRecorder {
@@ -173,7 +173,7 @@ async fn what_a_server_says_of_its_tool_reaches_the_policies() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rp_17_trust_that_is_kept_nowhere_ends_with_the_process() {
+async fn rp_17_trust_that_is_not_stored_ends_with_the_process() {
     let clock = Arc::new(RuntimeClock::new());
     let store: Arc<dyn StateStore> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
     let start = async |storage| {

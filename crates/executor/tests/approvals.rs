@@ -30,7 +30,7 @@ fn policy() -> CallPolicy {
     policy
 }
 
-fn needs_a_person() -> CallPolicy {
+fn needs_approval() -> CallPolicy {
     let mut policy = policy();
     policy.approval.when = ApprovalTrigger::Always;
     policy
@@ -91,7 +91,7 @@ impl ApprovalPrompter for ScriptedApprover {
     }
 }
 
-fn asking(person: &Arc<ScriptedApprover>) -> CallOptions {
+fn interactive(person: &Arc<ScriptedApprover>) -> CallOptions {
     let asker: Arc<dyn ApprovalPrompter> = person.clone();
     CallOptions { channel: ApprovalChannel::Interactive, prompter: Some(asker), ..CallOptions::default() }
 }
@@ -103,11 +103,11 @@ async fn rp_7_the_decision_of_the_user_at_the_client_counts() {
         (ClientDecision::Decided(ApprovalDecision::Deny), Some(Code::ApprovalDenied)),
         (ClientDecision::Unavailable, Some(Code::ApprovalRequired)),
     ] {
-        let engine = engine(needs_a_person()).await;
+        let engine = engine(needs_approval()).await;
         let person =
             Arc::new(ScriptedApprover { decision: Some(decision.clone()), ..ScriptedApprover::default() });
         for key in ["k", "l"] {
-            let called = engine.call_with(pay(1, key), works, asking(&person)).await;
+            let called = engine.call_with(pay(1, key), works, interactive(&person)).await;
             assert_eq!(code(&called), expected, "{decision:?}");
         }
         assert_eq!(person.requests.lock().len(), 2, "each call asks: {decision:?}");
@@ -118,9 +118,9 @@ async fn rp_7_the_decision_of_the_user_at_the_client_counts() {
 
 #[tokio::test(start_paused = true)]
 async fn rp_7_a_faster_operator_decides_and_the_prompt_is_dropped() {
-    let engine = engine(needs_a_person()).await;
+    let engine = engine(needs_approval()).await;
     let person = Arc::new(ScriptedApprover::default());
-    let calling = tokio::spawn(engine.call_with(pay(1, "k"), works, asking(&person)));
+    let calling = tokio::spawn(engine.call_with(pay(1, "k"), works, interactive(&person)));
     while person.requests.lock().is_empty() {
         tokio::task::yield_now().await;
     }
@@ -132,21 +132,21 @@ async fn rp_7_a_faster_operator_decides_and_the_prompt_is_dropped() {
     engine.admin().decide(None, id, ApprovalDecision::Once, Grantor::Operator, &by()).await.unwrap();
     assert_eq!(code(&calling.await.unwrap()), None);
     assert_eq!(person.given_up.load(Ordering::SeqCst), 1);
-    let unanswered = engine.call_with(pay(1, "l"), works, asking(&person)).await;
+    let unanswered = engine.call_with(pay(1, "l"), works, interactive(&person)).await;
     assert_eq!(code(&unanswered), Some(Code::ApprovalRequired), "the wait is bounded");
     assert_eq!(person.given_up.load(Ordering::SeqCst), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn rp_7_a_question_for_the_caller_is_its_answer_and_nothing_is_claimed_meanwhile() {
-    let engine = engine(needs_a_person()).await;
+async fn rp_7_an_approval_request_to_the_caller_is_its_answer_and_claims_nothing() {
+    let engine = engine(needs_approval()).await;
     let person = ScriptedApprover {
         decision: Some(ClientDecision::PutToCaller(text("may it?"))),
         ..ScriptedApprover::default()
     };
     let person = Arc::new(person);
     for _ in 0..2 {
-        let called = engine.call_with(pay(1, "k"), works, asking(&person)).await;
+        let called = engine.call_with(pay(1, "k"), works, interactive(&person)).await;
         assert_eq!(called.result.output, Some(text("may it?")));
         assert_eq!((called.result.from_cache, called.result.attempts), (false, 0));
     }
@@ -159,13 +159,13 @@ async fn rp_7_a_question_for_the_caller_is_its_answer_and_nothing_is_claimed_mea
         decision: Some(ClientDecision::Decided(ApprovalDecision::Once)),
         ..ScriptedApprover::default()
     });
-    let called = engine.call_with(pay(1, "k"), works, asking(&approver)).await;
+    let called = engine.call_with(pay(1, "k"), works, interactive(&approver)).await;
     assert_eq!(called.result.output, Some(text("paid")));
     assert_eq!(approver.requests.lock().last(), person.requests.lock().last(), "the same request");
 }
 
 #[tokio::test(start_paused = true)]
-async fn rp_7_only_an_operator_is_asked_about_a_blocked_tool() {
+async fn rp_7_only_an_operator_can_approve_a_blocked_tool() {
     let mut policy = policy();
     policy.trust.block_after = 1.try_into().unwrap();
     policy.retry.attempts = 1.try_into().unwrap();
@@ -180,10 +180,10 @@ async fn rp_7_only_an_operator_is_asked_about_a_blocked_tool() {
     };
     // Three failures escalate its trust. A failure with an approved call blocks it.
     for number in 0..4 {
-        engine.call_with(pay(number, &format!("k{number}")), fails, asking(&person)).await;
+        engine.call_with(pay(number, &format!("k{number}")), fails, interactive(&person)).await;
     }
     let before = person.requests.lock().len();
-    let called = engine.call_with(pay(9, "l"), works, asking(&person)).await;
+    let called = engine.call_with(pay(9, "l"), works, interactive(&person)).await;
     assert_eq!((code(&called), before), (Some(Code::ToolBlocked), 1));
     assert_eq!(person.requests.lock().len(), before);
     engine.admin().reset_trust(None, TrustTarget::All, &by()).await.unwrap();
@@ -191,7 +191,7 @@ async fn rp_7_only_an_operator_is_asked_about_a_blocked_tool() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_question_of_a_tool_is_given_to_its_caller_each_time_and_remembered_as_one() {
+async fn an_input_request_of_a_tool_is_returned_each_time_and_recorded_as_one() {
     let clock = Arc::new(RuntimeClock::new());
     let store: Arc<dyn StateStore> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
     let engine =

@@ -27,8 +27,8 @@ fn id(response: &ApiTestReply) -> String {
     response.body["id"].as_str().unwrap().to_owned()
 }
 
-async fn tell(world: &ApiTestWorld, id: &str, deed: &str, body: Value) -> ApiTestReply {
-    world.post(&format!("/v1/calls/{id}/{deed}"), &[], &body.to_string()).await
+async fn post_action(world: &ApiTestWorld, id: &str, action: &str, body: Value) -> ApiTestReply {
+    world.post(&format!("/v1/calls/{id}/{action}"), &[], &body.to_string()).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -39,11 +39,15 @@ async fn a_host_runs_its_tool_and_a_duplicate_gets_its_answer() {
     assert_eq!((&order.body["attempt"], order.header("idempotency-key")), (&json!(1), Some("k")));
     let unrelated = begin(&world, &keyed("host/pay", json!({ "to": "bob" }), "l")).await;
     assert_ne!(order.body["run"], unrelated.body["run"], "by its name an upstream knows a run again");
-    let now = world.steer("get", "/v1/status", &Value::Null).await["atMs"].as_u64().unwrap();
+    let now = world.send_as_admin("get", "/v1/status", &Value::Null).await["atMs"].as_u64().unwrap();
     assert_eq!(order.body["deadlineAtMs"], now + 30_000, "{}", order.body);
-    let done =
-        tell(&world, &id(&order), "report", json!({ "attempt": 1, "output": { "content": { "paid": 7 } } }))
-            .await;
+    let done = post_action(
+        &world,
+        &id(&order),
+        "report",
+        json!({ "attempt": 1, "output": { "content": { "paid": 7 } } }),
+    )
+    .await;
     assert_eq!((done.status, &done.body["next"]), (StatusCode::OK, &json!("answer")), "{}", done.body);
     assert_eq!(done.body["result"]["output"]["content"], json!({ "paid": 7 }));
     let again = begin(&world, &call).await;
@@ -56,7 +60,8 @@ async fn a_host_runs_its_tool_and_a_duplicate_gets_its_answer() {
     let other = begin(&world, &keyed("host/pay", json!({ "to": "eve" }), "k")).await;
     assert_eq!(other.status, StatusCode::UNPROCESSABLE_ENTITY, "{}", other.body);
     assert_eq!(other.body["result"]["error"]["code"], "idempotency_conflict");
-    let late = tell(&world, &id(&order), "report", json!({ "attempt": 1, "output": { "content": 1 } })).await;
+    let late =
+        post_action(&world, &id(&order), "report", json!({ "attempt": 1, "output": { "content": 1 } })).await;
     assert_eq!((late.status, late.code()), (StatusCode::NOT_FOUND, "not_found"), "it is over");
 }
 
@@ -66,52 +71,53 @@ async fn a_failed_attempt_is_ordered_again_and_its_report_comes_once() {
     let order = begin(&world, &envelope("host/get", json!({}))).await;
     let id = id(&order);
     let failed = json!({ "attempt": 1, "failure": { "message": "busy", "source": { "kind": "http", "status": 503 } } });
-    let again = tell(&world, &id, "report", failed.clone()).await;
+    let again = post_action(&world, &id, "report", failed.clone()).await;
     assert_eq!((&again.body["next"], &again.body["attempt"]), (&json!("run"), &json!(2)), "{}", again.body);
     assert_eq!(again.body["run"], order.body["run"], "it is the same run");
-    let late = tell(&world, &id, "report", failed).await;
+    let late = post_action(&world, &id, "report", failed).await;
     assert_eq!((late.status, late.code()), (StatusCode::CONFLICT, "conflict"));
     for wrong in [
         json!({ "attempt": 2 }),
         json!({ "attempt": 2, "output": { "content": 1 }, "failure": { "message": "x" } }),
     ] {
-        assert_eq!(tell(&world, &id, "report", wrong).await.status, StatusCode::BAD_REQUEST);
+        assert_eq!(post_action(&world, &id, "report", wrong).await.status, StatusCode::BAD_REQUEST);
     }
-    let done = tell(&world, &id, "report", json!({ "attempt": 2, "output": { "content": "there" } })).await;
+    let done =
+        post_action(&world, &id, "report", json!({ "attempt": 2, "output": { "content": "there" } })).await;
     assert_eq!((done.status, &done.body["result"]["attempts"]), (StatusCode::OK, &json!(2)), "{}", done.body);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_is_ordered_again_when_the_other_side_asked_to_be() {
+async fn a_retry_is_ordered_after_the_requested_delay() {
     let world = ApiTestWorld::new(&[]).await;
     let id = id(&begin(&world, &envelope("host/get", json!({}))).await);
     let busy =
         json!({ "message": "busy", "source": { "kind": "http", "status": 429 }, "retryAfterMs": 7000 });
     let began = tokio::time::Instant::now();
-    let again = tell(&world, &id, "report", json!({ "attempt": 1, "failure": busy })).await;
+    let again = post_action(&world, &id, "report", json!({ "attempt": 1, "failure": busy })).await;
     assert_eq!(again.body["next"], "run", "{}", again.body);
     assert!(began.elapsed() >= Duration::from_secs(7), "{:?}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_tool_itself_said_is_in_the_answer_to_a_failure() {
+async fn the_message_of_the_tool_is_in_the_answer_to_a_failure() {
     let world = ApiTestWorld::new(&[]).await;
     let id = id(&begin(&world, &envelope("host/get", json!({}))).await);
     let failure =
         json!({ "message": "no", "source": { "kind": "is_error" }, "output": { "content": { "seats": 0 } } });
-    let done = tell(&world, &id, "report", json!({ "attempt": 1, "failure": failure })).await;
+    let done = post_action(&world, &id, "report", json!({ "attempt": 1, "failure": failure })).await;
     assert_eq!(done.body["result"]["error"]["code"], "tool_error", "{}", done.body);
     assert_eq!(done.body["result"]["output"]["content"], json!({ "seats": 0 }), "{}", done.body);
 }
 
 /// A tool that only requests input has not run: the same call is made again with the input.
 #[tokio::test(start_paused = true)]
-async fn a_tool_that_asks_for_input_has_not_run() {
+async fn a_tool_that_requests_input_has_not_run() {
     let world = ApiTestWorld::new(&[("tools.\"host/pay\".class", "mutating")]).await;
     let call = keyed("host/pay", json!({}), "k");
     let first = id(&begin(&world, &call).await);
     let question = json!({ "attempt": 1, "inputRequired": { "content": { "who": "?" } } });
-    let response = tell(&world, &first, "report", question).await;
+    let response = post_action(&world, &first, "report", question).await;
     assert_eq!(
         (response.status, &response.body["next"]),
         (StatusCode::OK, &json!("answer")),
@@ -124,7 +130,7 @@ async fn a_tool_that_asks_for_input_has_not_run() {
 
 /// The engine classifies each source of a failure. The further course of a call that must not run twice depends on it.
 #[tokio::test(start_paused = true)]
-async fn the_source_of_a_failure_decides_how_the_call_goes_on() {
+async fn the_source_of_a_failure_decides_how_the_call_continues() {
     let settings = [
         ("tools.\"host/pay\".class", "mutating"),
         ("tools.\"host/pay\".breaker.mode", "off"),
@@ -153,7 +159,7 @@ async fn the_source_of_a_failure_decides_how_the_call_goes_on() {
     {
         let order = begin(&world, &keyed("host/pay", json!({}), &format!("k-{number}"))).await;
         let report = json!({ "attempt": 1, "failure": { "message": "no", "source": source } });
-        let response = tell(&world, &id(&order), "report", report).await;
+        let response = post_action(&world, &id(&order), "report", report).await;
         let error = &response.body["result"]["error"];
         let outcome =
             format!("{} {} {}", response.body["next"], error["code"], error["rule"]).replace('"', "");
@@ -162,7 +168,7 @@ async fn the_source_of_a_failure_decides_how_the_call_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_whose_time_is_over_hears_so_from_its_heartbeat_and_its_report_comes_too_late() {
+async fn an_attempt_after_its_timeout_gets_a_negative_heartbeat_and_its_report_is_a_conflict() {
     let world = ApiTestWorld::new(&[
         ("tools.\"host/get\".class", "read_only"),
         ("tools.\"host/get\".retry.attempts", "1"),
@@ -170,9 +176,9 @@ async fn an_attempt_whose_time_is_over_hears_so_from_its_heartbeat_and_its_repor
     .await;
     let id = id(&begin(&world, &envelope("host/get", json!({}))).await);
     tokio::time::sleep(Duration::from_secs(31)).await;
-    let beat = tell(&world, &id, "heartbeat", json!({ "attempt": 1 })).await;
+    let beat = post_action(&world, &id, "heartbeat", json!({ "attempt": 1 })).await;
     assert_eq!((beat.status, &beat.body), (StatusCode::OK, &json!({ "wanted": false })));
-    let late = tell(&world, &id, "report", json!({ "attempt": 1, "output": { "content": 1 } })).await;
+    let late = post_action(&world, &id, "report", json!({ "attempt": 1, "output": { "content": 1 } })).await;
     assert_eq!((late.status, late.code()), (StatusCode::CONFLICT, "conflict"), "{}", late.body);
 }
 
@@ -183,26 +189,30 @@ async fn a_host_gets_the_answer_to_its_report_however_late() {
     let world = ApiTestWorld::new(&settings).await;
     let id = id(&begin(&world, &keyed("host/pay", json!({}), "k")).await);
     tokio::time::sleep(Duration::from_secs(20)).await;
-    let done = tell(&world, &id, "report", json!({ "attempt": 1, "output": { "content": "paid" } })).await;
+    let done =
+        post_action(&world, &id, "report", json!({ "attempt": 1, "output": { "content": "paid" } })).await;
     assert_eq!(done.body["result"]["output"]["content"], "paid", "{}", done.body);
 }
 
 #[tokio::test(start_paused = true)]
-async fn signs_of_life_keep_an_attempt_and_a_withdrawn_one_hears_of_it() {
+async fn heartbeats_extend_an_attempt_and_report_its_cancellation() {
     let world = ApiTestWorld::new(&[("tools.\"host/pay\".class", "mutating")]).await;
     let id = id(&begin(&world, &envelope("host/pay", json!({}))).await);
     for _ in 0..3 {
         tokio::time::sleep(Duration::from_secs(20)).await;
-        let beat = tell(&world, &id, "heartbeat", json!({ "attempt": 1 })).await;
+        let beat = post_action(&world, &id, "heartbeat", json!({ "attempt": 1 })).await;
         assert_eq!((beat.status, &beat.body), (StatusCode::OK, &json!({ "wanted": true })), "{}", beat.body);
     }
-    assert_eq!(tell(&world, &id, "heartbeat", json!({ "attempt": 2 })).await.status, StatusCode::CONFLICT);
-    let cancelled = tell(&world, &id, "cancel", Value::Null).await;
+    assert_eq!(
+        post_action(&world, &id, "heartbeat", json!({ "attempt": 2 })).await.status,
+        StatusCode::CONFLICT
+    );
+    let cancelled = post_action(&world, &id, "cancel", Value::Null).await;
     assert_eq!((cancelled.status, &cancelled.body), (StatusCode::OK, &json!({ "cancelled": true })));
     settle().await;
-    let beat = tell(&world, &id, "heartbeat", json!({ "attempt": 1 })).await;
+    let beat = post_action(&world, &id, "heartbeat", json!({ "attempt": 1 })).await;
     assert_eq!(beat.body, json!({ "wanted": false }));
-    let done = tell(&world, &id, "report", json!({ "attempt": 1, "output": { "content": 1 } })).await;
+    let done = post_action(&world, &id, "report", json!({ "attempt": 1, "output": { "content": 1 } })).await;
     assert_eq!(done.body["next"], "answer", "{}", done.body);
 }
 
@@ -219,9 +229,9 @@ async fn sf_7_the_calls_of_others_are_not_there() {
     for (headers, id) in
         [(&bob, &*id), (&person, &*id), (&ann, count), (&ann, "1-00000000000000000000000000000000")]
     {
-        for (deed, body) in [("report", &*report), ("heartbeat", r#"{"attempt":1}"#), ("cancel", "")] {
-            let response = world.post(&format!("/v1/calls/{id}/{deed}"), headers, body).await;
-            assert_eq!((response.status, response.code()), (StatusCode::NOT_FOUND, "not_found"), "{deed}");
+        for (action, body) in [("report", &*report), ("heartbeat", r#"{"attempt":1}"#), ("cancel", "")] {
+            let response = world.post(&format!("/v1/calls/{id}/{action}"), headers, body).await;
+            assert_eq!((response.status, response.code()), (StatusCode::NOT_FOUND, "not_found"), "{action}");
         }
     }
     let response = world.post(&format!("/v1/calls/{id}/report"), &ann, &report).await;
@@ -239,7 +249,7 @@ impl Hooks for DelayingHooks {
 
 /// A permission to run that its host never received is returned: the same call runs when it is made again.
 #[tokio::test(start_paused = true)]
-async fn who_goes_before_the_order_has_not_run_anything() {
+async fn a_host_that_disconnects_before_its_order_has_run_nothing() {
     let opening = Steadfast::builder().hooks(Arc::new(DelayingHooks));
     let world =
         ApiTestWorld::opened(opening, &[("tools.\"host/pay\".class", "mutating")], AccessRules::default())

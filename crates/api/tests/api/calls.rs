@@ -16,12 +16,12 @@ use steadfast::{Attempt, Steadfast};
 use steadfast_api::AccessRules;
 
 use crate::support::{
-    ApiTestWorld, PATIENCE, access_of, envelope, gated, gathered_is_written, http_fault, in_session, keyed,
-    send_bytes, settle,
+    ApiTestWorld, TEST_TIMEOUT, access_of, envelope, gated, gathered_is_written, http_fault, in_session,
+    keyed, send_bytes, settle,
 };
 
 #[tokio::test(start_paused = true)]
-async fn tr_1_what_is_no_envelope_is_told_everything_that_is_wrong_and_leaves_nothing() {
+async fn tr_1_an_invalid_envelope_is_refused_with_all_its_errors_and_leaves_no_record() {
     let world = ApiTestWorld::new(&[]).await;
     world.works("bank/pay");
     let mut wrong = keyed("bank/pay", json!({}), "k");
@@ -34,14 +34,14 @@ async fn tr_1_what_is_no_envelope_is_told_everything_that_is_wrong_and_leaves_no
         message.contains("contractVersion: expected") && message.contains("toolName: expected"),
         "{message}"
     );
-    let records = world.steer("get", "/v1/records", &Value::Null).await;
+    let records = world.send_as_admin("get", "/v1/records", &Value::Null).await;
     assert_eq!((world.runs("bank/pay"), &records["records"]), (0, &json!([])));
     let response = world.call(&keyed("bank/pay", json!({}), "k")).await;
     assert_eq!((response.status, &response.body["output"]["content"]), (StatusCode::OK, &json!("run 1")));
 }
 
 #[tokio::test(start_paused = true)]
-async fn tr_1_a_misspelt_field_is_a_mistake_where_the_caller_wants_to_hear_of_it() {
+async fn tr_1_a_misspelt_field_is_an_error_in_a_strict_request() {
     let world = ApiTestWorld::new(&[]).await;
     world.works("bank/pay");
     let mut call = envelope("bank/pay", json!({}));
@@ -215,7 +215,7 @@ async fn broken(settings: &[(&str, &str)]) -> ApiTestWorld {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tr_8_an_open_breaker_refuses_at_once_and_says_when_to_come_back() {
+async fn tr_8_an_open_breaker_refuses_at_once_with_a_retry_time() {
     let world = broken(&[]).await;
     world.works("bank/pay");
     let began = tokio::time::Instant::now();
@@ -239,14 +239,14 @@ async fn tr_8_an_open_breaker_refuses_at_once_and_says_when_to_come_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tr_9_after_the_cool_down_two_good_probes_close_the_breaker() {
+async fn tr_9_after_the_cooldown_two_successful_probes_close_the_breaker() {
     let world = broken(&[]).await;
     world.works("bank/pay");
     tokio::time::advance(Duration::from_secs(31)).await;
     for expected in ["HALF_OPEN", "CLOSED"] {
         let response = world.call(&envelope("bank/pay", json!({ "amount": 9 }))).await;
         assert_eq!(response.status, StatusCode::OK, "{}", response.body);
-        let breakers = world.steer("get", "/v1/breakers", &Value::Null).await;
+        let breakers = world.send_as_admin("get", "/v1/breakers", &Value::Null).await;
         assert_eq!(breakers["breakers"][0]["state"], expected, "{breakers}");
     }
 }
@@ -329,7 +329,7 @@ async fn tr_12_hooks_see_each_attempt_and_each_short_circuit_once() {
 async fn tr_13_transitions_are_in_the_metrics() {
     let world = broken(&[]).await;
     world.call(&envelope("bank/pay", json!({ "amount": 9 }))).await;
-    let metrics = world.steer("get", "/metrics", &Value::Null).await;
+    let metrics = world.send_as_admin("get", "/metrics", &Value::Null).await;
     let metrics = metrics.as_str().unwrap();
     let line = |parts: &[&str]| metrics.lines().any(|line| parts.iter().all(|part| line.contains(part)));
     assert!(
@@ -343,7 +343,7 @@ async fn tr_13_transitions_are_in_the_metrics() {
 async fn tr_14_switched_off_calls_go_straight_through() {
     let world = broken(&[]).await;
     world.works("bank/pay");
-    world.steer("put", "/v1/switches", &json!({ "all": "off" })).await;
+    world.send_as_admin("put", "/v1/switches", &json!({ "all": "off" })).await;
     for run in 6..8 {
         let response = world.call(&keyed("bank/pay", json!({ "amount": 1 }), "k")).await;
         assert_eq!(
@@ -351,7 +351,7 @@ async fn tr_14_switched_off_calls_go_straight_through() {
             (StatusCode::OK, &json!(format!("run {run}")))
         );
     }
-    world.steer("put", "/v1/switches", &json!({ "all": "enforce" })).await;
+    world.send_as_admin("put", "/v1/switches", &json!({ "all": "enforce" })).await;
     let response = world.call(&envelope("bank/pay", json!({}))).await;
     assert_eq!(response.status, StatusCode::SERVICE_UNAVAILABLE, "the breaker is as it was");
 }
@@ -366,7 +366,8 @@ impl StreamLines {
         let (text, written) = &*self.0;
         let is_missing =
             |text: &mut String| !text.lines().any(|line| parts.iter().all(|part| line.contains(part)));
-        let (text, waited) = written.wait_timeout_while(text.lock().unwrap(), PATIENCE, is_missing).unwrap();
+        let (text, waited) =
+            written.wait_timeout_while(text.lock().unwrap(), TEST_TIMEOUT, is_missing).unwrap();
         assert!(!waited.timed_out(), "no line with {parts:?}: {text}");
         text.clone()
     }
@@ -386,7 +387,7 @@ impl Write for StreamLines {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sf_6_tr_15_secrets_in_parameters_keys_and_answers_are_told_to_nobody_else() {
+async fn sf_6_tr_15_secrets_in_parameters_keys_and_answers_are_in_no_other_output() {
     const SECRETS: [&str; 3] =
         ["sk-live-4f9a8b7c6d5e4f3a2b1c", "hunter2hunter2", "ghp_16C7e42F292c6912E7710c838347Ae178B4a"];
     let lines = StreamLines::default();
@@ -420,7 +421,7 @@ async fn sf_6_tr_15_secrets_in_parameters_keys_and_answers_are_told_to_nobody_el
         "/v1/tools",
         "/v1/audit",
     ] {
-        outputs.push(world.steer("get", path, &Value::Null).await.to_string());
+        outputs.push(world.send_as_admin("get", path, &Value::Null).await.to_string());
     }
     for (secret, place) in SECRETS.iter().flat_map(|secret| outputs.iter().map(move |place| (secret, place)))
     {
@@ -431,7 +432,7 @@ async fn sf_6_tr_15_secrets_in_parameters_keys_and_answers_are_told_to_nobody_el
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tool_that_nobody_has_is_404_and_whoever_insists_is_stopped() {
+async fn an_unknown_tool_is_404_and_a_repeated_call_of_it_is_a_loop() {
     let world = ApiTestWorld::new(&[]).await;
     let response = world.call(&envelope("bank/pai", json!({}))).await;
     assert_eq!(
@@ -453,7 +454,7 @@ async fn a_tool_that_nobody_has_is_404_and_whoever_insists_is_stopped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_takes_too_long_and_one_that_nobody_knows_of() {
+async fn a_read_that_takes_too_long_is_a_timeout_and_a_write_an_unknown_outcome() {
     let world = ApiTestWorld::new(&[
         ("tools.\"web/get\".retry.attempts", "1"),
         ("tools.\"web/get\".class", "read_only"),
@@ -481,7 +482,7 @@ async fn a_call_that_takes_too_long_and_one_that_nobody_knows_of() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_for_which_there_is_no_room_is_429_and_says_when_to_come_back() {
+async fn a_call_over_the_concurrency_limit_is_429_with_a_retry_time() {
     let world = ApiTestWorld::new(&[("tools.\"bank/pay\".limits.concurrency", "1")]).await;
     let (started, may_end) = gated(&world, "bank/pay");
     let first = envelope("bank/pay", json!({ "to": "bob" }));
@@ -502,7 +503,7 @@ async fn a_call_for_which_there_is_no_room_is_429_and_says_when_to_come_back() {
 
 /// A client that reads events waits as long as the call takes; a client that waits for one response gets a retry delay.
 #[tokio::test(start_paused = true)]
-async fn only_a_call_that_shows_nothing_meanwhile_is_answered_before_it_is_over() {
+async fn only_a_call_without_an_event_stream_is_answered_before_it_ends() {
     let settings = [("tools.\"bank/pay\".class", "mutating"), ("tools.\"bank/pay\".answer_by", "5s")];
     let world = ApiTestWorld::new(&settings).await;
     world.tool("bank/pay", async |_, _| {
@@ -518,7 +519,7 @@ async fn only_a_call_that_shows_nothing_meanwhile_is_answered_before_it_is_over(
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_that_is_ended_is_told_as_ended() {
+async fn an_attempt_that_times_out_is_streamed_as_ended() {
     let world = ApiTestWorld::new(&[
         ("tools.\"web/get\".retry.attempts", "1"),
         ("tools.\"web/get\".class", "read_only"),
@@ -536,7 +537,7 @@ async fn an_attempt_that_is_ended_is_told_as_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tool_that_says_no_has_answered() {
+async fn a_tool_error_is_a_result_of_the_tool() {
     let world = ApiTestWorld::new(&[]).await;
     world.tool("web/get", async |_, _| -> ToolResult {
         Err(steadfast::call::classify::AttemptFault::new(
@@ -551,7 +552,7 @@ async fn a_tool_that_says_no_has_answered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_tool_depends_on_counts_where_the_caller_names_nothing() {
+async fn the_domain_of_a_tool_applies_if_the_caller_names_none() {
     let world = ApiTestWorld::new(&[]).await;
     let domains = Arc::new(Mutex::new(Vec::new()));
     let recorder = domains.clone();
@@ -607,7 +608,7 @@ async fn sf_5_hostile_bodies_are_refused_and_run_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sf_7_a_token_says_who_calls() {
+async fn sf_7_a_token_identifies_the_caller() {
     let access = access_of(&[("ann", None), ("bob", None), ("eve", Some("acme"))]);
     let world = ApiTestWorld::opened(Steadfast::builder(), &[], access).await;
     world.works("bank/pay");
@@ -710,11 +711,12 @@ fn events(text: &str) -> Vec<(String, Value)> {
 
 /// A client that waits for the in-flight call of another client and disconnects no longer waits.
 #[tokio::test(start_paused = true)]
-async fn who_leaves_the_stream_of_a_duplicate_is_waited_for_no_more() {
+async fn a_duplicate_whose_stream_is_dropped_no_longer_waits() {
     let world = ApiTestWorld::new(&[]).await;
     let (started, may_end) = gated(&world, "bank/pay");
     let call = keyed("bank/pay", json!({}), "k");
-    let open = async || world.steer("get", "/v1/status", &Value::Null).await["counts"]["openCalls"].clone();
+    let open =
+        async || world.send_as_admin("get", "/v1/status", &Value::Null).await["counts"]["openCalls"].clone();
     tokio::join!(world.call(&call), async {
         started.acquire().await.unwrap().forget();
         let stream =
@@ -733,7 +735,7 @@ async fn who_leaves_the_stream_of_a_duplicate_is_waited_for_no_more() {
 /// If a client disconnects from a stream, the engine finishes a started call, and the result is there for the next
 /// call.
 #[tokio::test(start_paused = true)]
-async fn who_leaves_a_stream_finds_the_answer_by_calling_again() {
+async fn a_client_that_drops_a_stream_gets_the_result_by_calling_again() {
     let world = ApiTestWorld::new(&[("tools.\"bank/pay\".class", "mutating")]).await;
     let (started, may_end) = gated(&world, "bank/pay");
     let call = keyed("bank/pay", json!({}), "k");

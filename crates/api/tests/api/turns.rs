@@ -8,7 +8,9 @@ use steadfast::call::{ToolResult, output::ToolOutput};
 use steadfast::{Attempt, Steadfast};
 use tokio::time::Instant;
 
-use crate::support::{ApiTestReply, ApiTestWorld, access_of, http_fault, reads_well, send_bytes, settle};
+use crate::support::{
+    ApiTestReply, ApiTestWorld, access_of, assert_readable, http_fault, send_bytes, settle,
+};
 
 /// The measured error handling, with enough time for the retries of its tests.
 const MEASURED: &[(&str, &str)] =
@@ -33,7 +35,7 @@ impl ApiTestWorld {
         let response = self.turn(plan).await;
         assert_eq!(response.status, StatusCode::OK, "{}", response.body);
         let trace = response.body["traceId"].as_str().unwrap().to_owned();
-        let story = self.steer("get", &format!("/v1/traces/{trace}"), &Value::Null).await;
+        let story = self.send_as_admin("get", &format!("/v1/traces/{trace}"), &Value::Null).await;
         (response.body, story)
     }
 
@@ -70,7 +72,7 @@ fn assert_sentence(story: &Value, sentence: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn eh_4_1_eh_4_3_eh_4_4_an_attempt_ends_at_its_time_out_and_is_made_again() {
+async fn eh_4_1_eh_4_3_eh_4_4_an_attempt_ends_at_its_timeout_and_is_retried() {
     let world = measured(&[]).await;
     world.tool("t/flight_search", async |number, _| {
         if number == 1 { std::future::pending().await } else { Ok(ToolOutput::text("well")) }
@@ -91,7 +93,7 @@ async fn eh_4_1_eh_4_3_eh_4_4_an_attempt_ends_at_its_time_out_and_is_made_again(
 }
 
 #[tokio::test(start_paused = true)]
-async fn eh_4_2_at_the_deadline_what_is_finished_is_returned_and_the_rest_is_named() {
+async fn eh_4_2_at_the_deadline_finished_calls_are_returned_and_the_others_are_listed() {
     let world = measured(&[("timeout", "1h"), ("total_timeout", "2h")]).await;
     world.works("t/flight_search");
     world.hangs("t/hotel_search");
@@ -109,7 +111,7 @@ async fn eh_4_2_at_the_deadline_what_is_finished_is_returned_and_the_rest_is_nam
 }
 
 #[tokio::test(start_paused = true)]
-async fn eh_5_1_eh_5_2_eh_5_4_what_depends_on_a_failure_does_not_run_and_the_rest_does() {
+async fn eh_5_1_eh_5_2_eh_5_4_dependants_of_a_failed_call_do_not_run_and_other_calls_do() {
     let world = measured(&[]).await;
     world.fails("t/flight_search", 400);
     ["t/compare_prices", "t/create_itinerary", "t/hotel_search"].iter().for_each(|name| world.works(name));
@@ -131,7 +133,7 @@ async fn eh_5_1_eh_5_2_eh_5_4_what_depends_on_a_failure_does_not_run_and_the_res
 }
 
 #[tokio::test(start_paused = true)]
-async fn eh_5_3_a_default_stands_in_for_an_output() {
+async fn eh_5_3_a_default_replaces_a_missing_output() {
     let world = measured(&[]).await;
     world.fails("t/flight_search", 400);
     world.tool("t/compare_prices", async |_, attempt: Attempt| {
@@ -149,7 +151,7 @@ async fn eh_5_3_a_default_stands_in_for_an_output() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn eh_6_1_eh_6_2_eh_6_3_each_error_is_told_with_what_was_decided_and_a_retry_that_succeeds_as_such() {
+async fn eh_6_1_eh_6_2_eh_6_3_each_error_is_reported_with_its_decision_and_a_successful_retry_as_such() {
     let world = measured(&[]).await;
     world.recovers("t/flight_search");
     let (turned, story) =
@@ -182,14 +184,14 @@ async fn eh_6_4_gr_5_an_alternative_steps_in_at_once_where_the_breaker_is_open()
     assert_eq!(turned["calls"][0]["tool"]["tool"], "flight_search_backup");
     assert_sentence(&story, "Used alternative tool");
     assert_eq!(world.runs("t/flight_search"), 1);
-    world.steer("post", "/v1/breakers/tool:t:flight_search", &json!({ "to": "open" })).await;
+    world.send_as_admin("post", "/v1/breakers/tool:t:flight_search", &json!({ "to": "open" })).await;
     let (turned, _) = world.turned(&plan).await;
     assert_eq!(outcomes(&turned), [("f", "succeeded")]);
     assert_eq!(world.runs("t/flight_search"), 1, "nobody asked it");
 }
 
 #[tokio::test(start_paused = true)]
-async fn eh_6_5_a_permanent_error_is_escalated_and_the_user_is_told() {
+async fn eh_6_5_a_permanent_error_is_escalated_and_reported_to_the_user() {
     let world = measured(&[]).await;
     world.fails("t/flight_search", 400);
     let (turned, story) = world.turned(&json!({ "calls": [{ "id": "f", "tool": "t/flight_search" }] })).await;
@@ -220,13 +222,13 @@ async fn eh_6_6_eh_3_1_the_trace_has_each_error_with_its_class_breaker_decision_
     assert_eq!((spans.len(), &spans[1]["parentSpanId"]), (2, &spans[0]["spanId"]));
     assert!(spans.iter().all(|span| span["endedAt"].is_string()));
     let request = spans[1]["requestId"].as_str().unwrap();
-    let call = world.steer("get", &format!("/v1/history/{request}"), &Value::Null).await;
+    let call = world.send_as_admin("get", &format!("/v1/history/{request}"), &Value::Null).await;
     let attempts = call["traces"][0]["steps"].as_array().map_or(0, Vec::len);
     assert!(attempts > 5, "{call:#}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn eh_7_3_eh_7_4_a_retry_ends_at_its_time_out_and_at_the_deadline_of_the_turn() {
+async fn eh_7_3_eh_7_4_a_retry_ends_at_its_timeout_and_at_the_deadline_of_the_turn() {
     for (timeout, elapsed, outcome, runs) in [(30_000, 55, "succeeded", 3), (40_000, 60, "cancelled", 2)] {
         let world = measured(&[("timeout", "40s")]).await;
         world.tool("t/flight_search", async |number, _| match number {
@@ -264,15 +266,15 @@ async fn a_turn_that_comes_again_runs_nothing_that_was_finished() {
     assert_eq!(outputs(&first), outputs(&again));
     assert_eq!((world.runs("t/flight_search"), world.runs("t/hotel_search")), (1, 2));
     assert_sentence(&story, "Finished earlier, not run again: flight_search");
-    let list = world.steer("get", "/v1/traces?turn=trip", &Value::Null).await;
+    let list = world.send_as_admin("get", "/v1/traces?turn=trip", &Value::Null).await;
     let listed: Vec<_> = list["turns"].as_array().unwrap().iter().map(|turn| &turn["traceId"]).collect();
     assert_eq!(listed, [&again["traceId"], &first["traceId"]], "the newest first");
-    let by_name = world.steer("get", "/v1/traces/trip", &Value::Null).await;
+    let by_name = world.send_as_admin("get", "/v1/traces/trip", &Value::Null).await;
     assert_eq!(by_name["turn"]["traceId"], again["traceId"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_same_turn_at_once_is_in_flight_and_a_turn_can_be_withdrawn() {
+async fn a_duplicate_turn_is_in_flight_and_a_turn_can_be_cancelled() {
     let world = measured(&[]).await;
     world.hangs("t/flight_search");
     world.works("t/hotel_search");
@@ -285,7 +287,7 @@ async fn the_same_turn_at_once_is_in_flight_and_a_turn_can_be_withdrawn() {
         let second = world.turn(&plan).await;
         assert_eq!((second.status, second.code()), (StatusCode::CONFLICT, "in_flight"), "{}", second.body);
         assert!(second.header("retry-after").unwrap().parse::<u64>().unwrap() > 0);
-        let listed = world.steer("get", "/v1/traces", &Value::Null).await;
+        let listed = world.send_as_admin("get", "/v1/traces", &Value::Null).await;
         assert_eq!(listed["turns"][0]["status"], Value::Null, "it runs: {listed}");
         assert_eq!(world.post("/v1/turns/nobody/cancel", &[], "").await.status, StatusCode::NOT_FOUND);
         let withdrawn = world.post("/v1/turns/trip/cancel", &[], "").await;
@@ -298,7 +300,7 @@ async fn the_same_turn_at_once_is_in_flight_and_a_turn_can_be_withdrawn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn hostile_plans_are_told_all_that_is_wrong_and_nothing_runs() {
+async fn invalid_plans_are_refused_with_all_their_errors_and_nothing_runs() {
     let world = measured(&[]).await;
     world.works("t/x");
     let response = world
@@ -343,7 +345,7 @@ async fn hostile_plans_are_told_all_that_is_wrong_and_nothing_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_missing_in_an_output_fails_the_call_that_needs_it() {
+async fn a_missing_output_value_fails_the_call_that_needs_it() {
     let world = measured(&[]).await;
     world.works("t/x");
     world.works("t/y");
@@ -369,7 +371,7 @@ async fn a_turn_can_be_followed_and_its_trace_exported_line_by_line() {
         .filter_map(|event| {
             let (name, data) = event.strip_prefix("event: ")?.split_once("\ndata: ")?;
             let data = serde_json::from_str(data).unwrap();
-            reads_well(&data);
+            assert_readable(&data);
             Some((name, data))
         })
         .collect();
@@ -386,7 +388,7 @@ async fn a_turn_can_be_followed_and_its_trace_exported_line_by_line() {
         .await;
     let lines: Vec<Value> =
         lines.body.as_str().unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    lines.iter().for_each(reads_well);
+    lines.iter().for_each(assert_readable);
     assert_eq!(lines[0]["turn"]["turnId"], "trip");
     let written: Vec<_> = lines.iter().filter_map(|line| line.get("event")).collect();
     let streamed: Vec<_> = events.iter().map(|(_, event)| event).collect();
@@ -399,7 +401,7 @@ async fn a_turn_can_be_followed_and_its_trace_exported_line_by_line() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_hangs_up_leaves_nothing_running_unattended_and_can_submit_the_turn_again() {
+async fn a_client_that_disconnects_leaves_no_call_running_and_can_submit_the_turn_again() {
     let world = measured(&[]).await;
     world.tool("t/flight_search", async |number, _| {
         if number == 1 {
@@ -426,7 +428,7 @@ async fn who_hangs_up_leaves_nothing_running_unattended_and_can_submit_the_turn_
 }
 
 #[tokio::test(start_paused = true)]
-async fn sf_7_turns_of_tenants_are_apart_and_only_their_own_can_be_withdrawn() {
+async fn sf_7_turns_of_tenants_are_separate_and_each_tenant_cancels_only_its_own() {
     let access = access_of(&[("ann", Some("north")), ("bob", Some("south"))]);
     let world = ApiTestWorld::opened(Steadfast::builder(), MEASURED, access).await;
     world.hangs("t/flight_search");
@@ -442,7 +444,7 @@ async fn sf_7_turns_of_tenants_are_apart_and_only_their_own_can_be_withdrawn() {
             settle().await;
             let mine = world.post("/v1/turns/trip/cancel", &ann, "").await;
             assert_eq!(mine.body, json!({ "withdrawn": 1 }), "not that of the other");
-            let listed = world.steer("get", "/v1/traces?tenant=south", &Value::Null).await;
+            let listed = world.send_as_admin("get", "/v1/traces?tenant=south", &Value::Null).await;
             assert_eq!(listed["turns"].as_array().unwrap().len(), 1);
             settle().await;
             world.post("/v1/turns/trip/cancel", &bob, "").await;
@@ -463,7 +465,7 @@ async fn sf_7_turns_of_tenants_are_apart_and_only_their_own_can_be_withdrawn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sf_6_secrets_in_what_tools_say_are_in_no_trace() {
+async fn sf_6_secrets_in_tool_outputs_are_in_no_trace() {
     // The second is retried, with an event for each attempt.
     for (status, count) in [(400, 1), (503, 5)] {
         let world = measured(&[]).await;

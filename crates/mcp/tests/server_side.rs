@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::{
-    EndpointTestServer, LONG, MODERN, PATIENCE, PausedRuntimeClock, get, legacy, modern, patient,
+    EndpointTestServer, LONG, MODERN, PausedRuntimeClock, TEST_TIMEOUT, get, legacy, modern, patient,
     patient_settings, post, progress, result,
 };
 use steadfast_core::id::ActorId;
@@ -86,7 +86,7 @@ async fn notifications_and_responses_are_accepted_without_a_body() {
         r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#,
         r#"{"jsonrpc":"2.0","id":1,"result":{}}"#,
     ] {
-        let answer = server.ask(&post("Mcp-Session-Id: s1\r\n", body)).await;
+        let answer = server.request(&post("Mcp-Session-Id: s1\r\n", body)).await;
         assert_eq!(answer, (202, String::new()), "{body}");
         let incoming = server.next().await;
         assert_eq!((incoming.era, incoming.message.bytes().as_ref()), (ProtocolEra::Legacy, body.as_bytes()));
@@ -140,10 +140,10 @@ async fn invalid_requests_get_the_response_of_the_specification() {
         (get(MODERN).replace("GET", "DELETE"), 405, -32600),
         (get(session).replace("GET", "PUT"), 405, -32600),
     ] {
-        let (found, body) = server.ask(&request).await;
+        let (found, body) = server.request(&request).await;
         assert_eq!((found, code(&body)), (status, error), "{request}\n{body}");
     }
-    let (_, body) = server.ask(&post("Mcp-Session-Id: nope\r\n", ping)).await;
+    let (_, body) = server.request(&post("Mcp-Session-Id: nope\r\n", ping)).await;
     assert!(body.contains("\"id\":1"), "the id is echoed: {body}");
     assert!(server.messages.is_empty(), "none of it reached the front");
 }
@@ -152,13 +152,13 @@ async fn invalid_requests_get_the_response_of_the_specification() {
 async fn heads_that_are_too_large_are_refused() {
     let server = EndpointTestServer::start().await;
     for headers in ["X: y\r\n".repeat(200), format!("X: {}\r\n", "y".repeat(100_000))] {
-        let (status, _) = server.ask(&post(&headers, "{}")).await;
+        let (status, _) = server.request(&post(&headers, "{}")).await;
         assert!(matches!(status, 400 | 431), "{status}");
     }
 }
 
 #[tokio::test]
-async fn a_token_is_asked_for_and_names_the_principal() {
+async fn a_token_is_required_and_identifies_the_principal() {
     let tokens = BearerTokens::default();
     let ann = ActorId::new("ann").unwrap();
     tokens.add("s3cret", TokenHolder::Client(Principal::new(ann.clone())));
@@ -326,14 +326,14 @@ async fn initialize_opens_a_session_and_delete_ends_it() {
     assert_eq!(incoming.session.unwrap().id().as_str(), "s-42");
     incoming.responder.unwrap().finish(result(&RpcId::number(1), "{}"));
     client.head().await;
-    let (status, _) = server.ask(&get("Mcp-Session-Id: s-42\r\n").replace("GET", "DELETE")).await;
+    let (status, _) = server.request(&get("Mcp-Session-Id: s-42\r\n").replace("GET", "DELETE")).await;
     assert_eq!(status, 204);
-    assert_eq!(server.ask(&legacy("s-42", "ping", 2)).await.0, 404);
+    assert_eq!(server.request(&legacy("s-42", "ping", 2)).await.0, 404);
     assert_eq!(session.push(progress(1)), Err(StreamSendError::Ended));
 }
 
 #[tokio::test]
-async fn a_broken_stream_is_resumed_behind_the_last_event_seen() {
+async fn a_broken_stream_resumes_after_the_last_received_event() {
     let mut server = EndpointTestServer::start().await;
     server.session("s1");
     let mut client = server.client().await;
@@ -436,7 +436,7 @@ async fn waiting_messages_are_bounded_and_the_response_always_fits() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_is_cut_off_and_seen_as_gone() {
+async fn a_client_that_does_not_read_is_disconnected_and_reported() {
     // The timeout of this crate ends the connection, not that of the operating system.
     let limits = ListenerLimits { write_stall: Duration::from_millis(200), ..patient() };
     let mut server = EndpointTestServer::with(patient_settings(), limits, None).await;
@@ -455,7 +455,7 @@ async fn a_client_that_does_not_read_is_cut_off_and_seen_as_gone() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, flood).await.expect("cut off");
+    tokio::time::timeout(TEST_TIMEOUT, flood).await.expect("cut off");
     drop(client);
 }
 
@@ -496,7 +496,7 @@ async fn a_connection_may_rest_longer_than_a_head_may_take_but_not_for_ever() {
 }
 
 #[tokio::test]
-async fn a_quiet_response_becomes_a_stream_that_is_kept_alive() {
+async fn a_slow_response_becomes_a_stream_with_keepalive_comments() {
     let (quiet, keep_alive) = (Duration::from_millis(30), Duration::from_millis(30));
     let settings = EndpointSettings { quiet, keep_alive, ..patient_settings() };
     let mut server = EndpointTestServer::with(settings, patient(), None).await;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::{LONG, META, PATIENCE, PausedRuntimeClock, progress, result, settle};
+use common::{LONG, META, PausedRuntimeClock, TEST_TIMEOUT, progress, result, settle};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use steadfast_core::classify::{RetryAfter, TransportError};
 use steadfast_mcp::delivery::{DeliveryOutcome, GRACE};
@@ -122,7 +122,7 @@ async fn dropping_a_call_or_its_stream_cancels_it_at_the_other_side() {
 }
 
 #[tokio::test]
-async fn a_legacy_session_is_opened_listened_to_resumed_and_ended() {
+async fn a_legacy_session_is_opened_streamed_resumed_and_closed() {
     let mut front = common::EndpointTestServer::start().await;
     let back = server_at(front.address);
     let hello = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}"#;
@@ -341,7 +341,7 @@ async fn an_idle_connection_that_closed_is_replaced_transparently() {
 }
 
 #[tokio::test]
-async fn a_connection_is_not_kept_longer_than_its_server_announces() {
+async fn a_connection_is_not_pooled_longer_than_its_server_announces() {
     for (hint, connections) in
         [("Keep-Alive: timeout=1\r\n", 3), ("Keep-Alive: timeout=60, max=9\r\n", 1), ("", 1)]
     {
@@ -402,11 +402,11 @@ async fn connections_are_bounded_pooled_for_a_moment_and_then_closed() {
     assert!(link.is_open());
     clock.pass(idle_time).await;
     clock.go_on();
-    tokio::time::timeout(PATIENCE, link.closed()).await.expect("not kept for ever");
+    tokio::time::timeout(TEST_TIMEOUT, link.closed()).await.expect("not kept for ever");
 }
 
 #[tokio::test]
-async fn https_is_spoken_and_certificates_of_strangers_are_refused() {
+async fn https_is_supported_and_untrusted_certificates_are_refused() {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
     let provider = Arc::new(rustls::crypto::ring::default_provider());

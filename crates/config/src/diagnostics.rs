@@ -70,6 +70,7 @@ impl ConfigErrors {
     }
 }
 
+// Not derived: the text is a report of many lines, which no format string of `thiserror` expresses.
 impl std::error::Error for ConfigErrors {}
 
 impl fmt::Display for ConfigErrors {

@@ -61,7 +61,8 @@ pub use config::{Config, DEFAULTS, ShownSetting};
 pub use diagnostics::{ConfigErrors, ConfigProblem, Section, nearest};
 pub use global::{
     GatewaySettings, GlobalSettings, HistorySettings, LogFormat, LogLevel, LogSettings, LossPolicy,
-    MetricsSettings, OtlpSettings, StoreKind, StoreSettings, TracesSettings, TrustStateSettings,
+    MetricsSettings, OtlpSettings, ResultsSettings, StoreKind, StoreSettings, TracesSettings,
+    TrustStateSettings,
 };
 pub use json5::plain_json;
 pub use kind::{listen_address, parse_span};

@@ -131,10 +131,11 @@ impl fmt::Display for IncarnationEnd {
 }
 
 /// Reason why a server is unavailable.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerUnavailable {
     /// It is not restarted for now.
+    #[error("the server is down: {down}{}", last_end_text(last_end.as_deref()))]
     Down {
         /// Reason, and end of this state.
         down: DownPeriod,
@@ -142,6 +143,7 @@ pub enum ServerUnavailable {
         last_end: Option<Arc<LastEnd>>,
     },
     /// The supervision has ended.
+    #[error("the server was shut down")]
     Closed,
 }
 
@@ -157,25 +159,12 @@ impl ServerUnavailable {
     }
 }
 
-impl fmt::Display for ServerUnavailable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Down { down, last_end } => {
-                write!(f, "the server is down: {down}")?;
-                if let Some(last) = last_end {
-                    write!(f, ". Last time: {}", last.end)?;
-                    if let Some(words) = last_stderr_lines(&last.stderr) {
-                        write!(f, ". Last lines of stderr: {words}")?;
-                    }
-                }
-                Ok(())
-            }
-            Self::Closed => f.write_str("the server was shut down"),
-        }
-    }
+/// Returns the part of a message about the last end of a server, or an empty text.
+fn last_end_text(last_end: Option<&LastEnd>) -> String {
+    let Some(last) = last_end else { return String::new() };
+    let lines = last_stderr_lines(&last.stderr).map(|lines| format!(". Last lines of stderr: {lines}"));
+    format!(". Last time: {}{}", last.end, lines.unwrap_or_default())
 }
-
-impl std::error::Error for ServerUnavailable {}
 
 /// Supervisor of one server. Dropping it stops the server.
 #[derive(Debug)]

@@ -156,6 +156,7 @@ impl fmt::Debug for CallError {
     }
 }
 
+// Not derived: `thiserror` would return the `Arc` as the source, and no error of a tool could be downcast.
 impl Error for CallError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.0.source.as_deref().map(|source| source as &(dyn Error + 'static))

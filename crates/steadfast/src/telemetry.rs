@@ -3,8 +3,7 @@
 //! ```
 //! use std::sync::Arc;
 //! use std::sync::atomic::{AtomicU32, Ordering};
-//! use steadfast::call::CallResult;
-//! use steadfast::telemetry::{EngineListener, LogOutput, NoticeContext};
+//! use steadfast::telemetry::{CallResult, EngineListener, LogOutput, NoticeContext};
 //! use steadfast::{Attempt, Steadfast, Store, ToolFault};
 //!
 //! #[derive(Default)]
@@ -30,13 +29,109 @@
 use std::fmt;
 use std::io::Write;
 
+pub use steadfast_core::call::{
+    BreakerScope, CallNotice, CallRequest, CallResult, CutReason, FailedAttempt, Provenance, RecordStatus,
+    ResultStage, RetriedAttempt, ShadowDecision, UnknownOutcomeInfo,
+};
+pub use steadfast_core::dedupe::{DeliveryReceipt, ReplayReason};
+pub use steadfast_core::notification::{
+    ApprovalNotification, Notification, NotificationEvent, TrustNotification,
+};
+pub use steadfast_core::retry::RetryStop;
 pub use steadfast_executor::{
-    CallStep, EngineEvent, EngineListener, NoticeContext, RecentActivity, RejectedCall, SystemEvent,
-    TurnContext, TurnSpan,
+    CallEnd, CallMinute, CallSeries, CallStep, CallTally, CallTrace, EngineEvent, NoticeContext,
+    RejectedCall, StepTone, SystemEvent, TurnContext, TurnSpan,
 };
-pub use steadfast_telemetry::{
-    Feed, FeedEvent, FeedItem, FeedReader, LogLineFormat, LogLineLevel, LogSink, Metrics, Telemetry,
-};
+pub use steadfast_store::StoreEvent;
+pub use steadfast_telemetry::{FeedEvent, FeedItem, OtlpError};
+
+/// A listener for everything that happens. [`SteadfastBuilder::listener`](crate::SteadfastBuilder::listener) adds it to
+/// an instance, and [`CallOptions::listener`](crate::call::CallOptions) to a single call.
+///
+/// ```
+/// use steadfast::telemetry::{CallNotice, EngineListener, NoticeContext};
+///
+/// /// Prints each change of a circuit breaker.
+/// struct BreakerPrinter;
+///
+/// impl EngineListener for BreakerPrinter {
+///     fn notice(&self, about: &NoticeContext<'_>, notice: &CallNotice) {
+///         if let CallNotice::BreakerChanged { transition, .. } = notice {
+///             println!("{}: {:?} to {:?}", about.request.tool, transition.from, transition.to);
+///         }
+///     }
+/// }
+/// ```
+pub use steadfast_executor::EngineListener;
+
+/// The last calls of this process. [`Steadfast::recent`](crate::Steadfast::recent) returns those of an instance.
+///
+/// ```
+/// use steadfast::{Attempt, Steadfast, Store, ToolFault};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let steadfast = Steadfast::builder().store(Store::memory()).build().await?;
+/// steadfast.call("clock/now").run(async |_: Attempt| Ok::<_, ToolFault>(12)).await?;
+/// let figures = steadfast.recent().series(steadfast.engine().now());
+/// assert_eq!(figures.since_start.successes, 1);
+/// # Ok(())
+/// # }
+/// ```
+pub use steadfast_executor::RecentActivity;
+
+/// The events of an instance for readers that come and go, such as a dashboard.
+///
+/// ```
+/// use steadfast::telemetry::FeedItem;
+/// use steadfast::{Attempt, Steadfast, Store, ToolFault};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let steadfast = Steadfast::builder().store(Store::memory()).build().await?;
+/// let mut reader = steadfast.telemetry().feed().read(None);
+/// steadfast.call("clock/now").run(async |_: Attempt| Ok::<_, ToolFault>(12)).await?;
+/// let FeedItem::Happened(event) = reader.next().await else { panic!("no event was missed") };
+/// println!("{}: {}", event.event, event.text);
+/// # Ok(())
+/// # }
+/// ```
+pub use steadfast_telemetry::Feed;
+
+/// A reader of a [`Feed`], which has an example.
+pub use steadfast_telemetry::FeedReader;
+
+/// The metrics of an instance. [`Steadfast::metrics`](crate::Steadfast::metrics) also counts the records of the store.
+///
+/// ```
+/// use steadfast::{Steadfast, Store};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let steadfast = Steadfast::builder().store(Store::memory()).build().await?;
+/// let text = steadfast.telemetry().metrics().encode();
+/// assert!(text.starts_with("# HELP"));
+/// # Ok(())
+/// # }
+/// ```
+pub use steadfast_telemetry::Metrics;
+
+/// The logs, metrics and spans of an instance. [`Steadfast::telemetry`](crate::Steadfast::telemetry) returns it.
+///
+/// ```
+/// use std::sync::Arc;
+/// use steadfast::telemetry::Telemetry;
+/// use steadfast::{Steadfast, Store};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let steadfast = Steadfast::builder().store(Store::memory()).build().await?;
+/// let telemetry: &Arc<Telemetry> = steadfast.telemetry();
+/// println!("{telemetry:?}");
+/// # Ok(())
+/// # }
+/// ```
+pub use steadfast_telemetry::Telemetry;
 
 /// Destination of the log. The configuration sets its level and format.
 ///

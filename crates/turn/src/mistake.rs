@@ -144,6 +144,7 @@ impl fmt::Display for PlanErrors {
     }
 }
 
+// Not derived: the text is a list, which no format string of `thiserror` expresses.
 impl std::error::Error for PlanErrors {}
 
 impl fmt::Display for PlanError {

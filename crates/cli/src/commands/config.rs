@@ -4,11 +4,11 @@ use clap::{Args, Subcommand};
 use http::StatusCode;
 use serde_json::{Value, json};
 use steadfast::Timestamp;
-use steadfast::call::classify::{ArgumentTargets, signature};
 use steadfast::call::id::{Domain, Namespace, ToolName, ToolRef};
 use steadfast::call::json::{JsonDocument, JsonLimits};
 use steadfast::config::{ExplainedSetting, Explanation, nearest};
 use steadfast::policy::AnnotationHints;
+use steadfast_core::classify::{ArgumentTargets, signature};
 
 use crate::support::failure::CommandFailure;
 use crate::support::output;

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use serde_json::{Value, json};
-use steadfast::admin::servers_of_one_name;
 use steadfast::config::{Config, ServerSettings, ServerTarget, StartupPlan, StoreKind, TokenRole};
 use steadfast::store::{FileDamagePolicy, SqliteStore};
 use steadfast_api::queries::RECORDS_LOST_ADVICE;
+use steadfast_executor::servers_of_one_name;
 use steadfast_store::record_loss;
 
 use crate::commands::check;

@@ -82,6 +82,7 @@ impl fmt::Display for AttemptFault {
     }
 }
 
+// Not derived: `thiserror` takes a field named `source` for the cause of the error.
 impl std::error::Error for AttemptFault {}
 
 /// The source of a fault, with the facts that this kind of source has.

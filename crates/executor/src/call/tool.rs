@@ -26,15 +26,18 @@ use crate::call::tool_info::ToolInfo;
 pub type ToolResult = Result<ToolOutput, AttemptError>;
 
 /// Reason for an attempt without a result.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum AttemptError {
     /// The attempt failed.
+    #[error("{0}")]
     Failed(ToolFault),
     /// The tool needs input and does its work when the call is sent again with it. The question goes to the caller
     /// unchanged. It is never stored, and counts neither as a success nor as a failure of the call.
+    #[error("the tool needs input")]
     InputRequired(ToolOutput),
     /// The host that was to run the tool is gone and has not started. The call is cancelled and does not count for the
     /// tool.
+    #[error("the tool did not run: {0}")]
     NotRun(AttemptFault),
 }
 
@@ -177,15 +180,8 @@ impl fmt::Debug for Attempt {
 ///
 /// A tool that knows more about its failure than its text says so with a constructor. Each states a fact, and calls are
 /// repeated on the strength of it: use [`not_sent`](Self::not_sent) only if nothing reached the other side.
-///
-/// ```
-/// use std::time::Duration;
-/// use steadfast_executor::ToolFault;
-///
-/// let busy = ToolFault::http(429, "too many requests").retry_after(Duration::from_secs(2));
-/// assert_eq!(busy.to_string(), "too many requests");
-/// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{fault}")]
 pub struct ToolFault {
     /// The fault, which the core classifies.
     pub fault: AttemptFault,
@@ -221,26 +217,6 @@ impl ToolFault {
         self
     }
 }
-
-impl fmt::Display for ToolFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.fault.fmt(f)
-    }
-}
-
-impl std::error::Error for ToolFault {}
-
-impl fmt::Display for AttemptError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Failed(fault) => fault.fmt(f),
-            Self::InputRequired(_) => f.write_str("the tool needs input"),
-            Self::NotRun(fault) => write!(f, "the tool did not run: {fault}"),
-        }
-    }
-}
-
-impl std::error::Error for AttemptError {}
 
 impl From<AttemptFault> for ToolFault {
     fn from(fault: AttemptFault) -> Self {

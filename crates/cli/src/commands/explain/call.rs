@@ -12,10 +12,9 @@ use steadfast::admin::replay::{
     BreakerOpening, RecordedCall, ReplayEnd, ReplayedCall, TakenReason, UnknownResult,
 };
 use steadfast::call::code::Code;
-use steadfast::call::{CallNotice, CutReason};
 use steadfast::config::{ExplainedSetting, parse_span};
 use steadfast::policy::CallPolicy;
-use steadfast::telemetry::CallStep;
+use steadfast::telemetry::{CallNotice, CallStep, CutReason};
 use steadfast_core::millis;
 use steadfast_core::retry::RetryStop;
 

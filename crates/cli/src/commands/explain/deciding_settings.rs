@@ -2,7 +2,7 @@
 
 use steadfast::admin::breaker::TransitionReason;
 use steadfast::call::code::Code;
-use steadfast::call::{CallNotice, CutReason};
+use steadfast::telemetry::{CallNotice, CutReason};
 use steadfast_core::dedupe::ReplayReason;
 use steadfast_core::guard::GuardLayer;
 use steadfast_core::retry::RetryStop;

@@ -156,6 +156,9 @@ fn package_name(id: &str) -> &str {
 /// The seed of the property tests in a normal run.
 const PROPERTY_SEED: &str = "1";
 
+/// In all rounds together as many as in a normal run, which has 256.
+const PROPERTY_CASES_PER_ROUND: &str = "13";
+
 impl TestBinary {
     /// The binary, as cargo would start it.
     fn command(&self) -> Command {
@@ -187,6 +190,9 @@ impl BinaryRun<'_> {
                 .env("RUSTC_BOOTSTRAP", "1")
                 // Tests that repeat themselves do less: they are repeated here.
                 .env("STRESS_TESTS", round.to_string());
+            if !self.binary.is_pure {
+                command.env("PROPTEST_CASES", PROPERTY_CASES_PER_ROUND);
+            }
         } else if std::env::var_os("LONG_TESTS").is_none() {
             // The same cases in every run: a test fails because of a change, never by chance. Long runs and stress runs
             // draw new cases.
@@ -268,16 +274,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Every binary in the first round, those that are not pure in all of them, each round in an order of its own.
+/// Every binary in the first round, those that are not pure in all of them, each round in an order of its own. The binary
+/// with the most tests comes first, because it takes longest: while it runs, there are always others to run beside it.
 fn shuffled_rounds(binaries: &[TestBinary], rounds: u32, seed: u64) -> Vec<BinaryRun<'_>> {
     let mut random = ShuffleGenerator(seed);
     let mut runs = Vec::new();
+    let most = binaries.iter().filter(|binary| !binary.is_pure).map(|binary| binary.tests).max();
     for round in 0..rounds {
         let begin = runs.len();
         let selected = binaries.iter().filter(|binary| round == 0 || !binary.is_pure);
         let stress = |random: &mut ShuffleGenerator| Some(StressRun { round, seed: random.next() });
         runs.extend(selected.map(|binary| BinaryRun { binary, stress: stress(&mut random) }));
-        random.shuffle(runs.get_mut(begin..).unwrap_or_default());
+        let of_round = runs.get_mut(begin..).unwrap_or_default();
+        random.shuffle(of_round);
+        of_round.sort_by_key(|run| Some(run.binary.tests) != most);
     }
     runs
 }
@@ -356,6 +366,14 @@ mod tests {
         for (name, times) in [("pure", 1), ("one", 20), ("two", 20)] {
             assert_eq!(runs.iter().filter(|run| *run == name).count(), times, "{name}");
         }
+    }
+
+    #[test]
+    fn under_stress_each_round_begins_with_the_binary_that_takes_longest() {
+        let mut binaries: Vec<_> = (0..20).map(|number| binary(&number.to_string(), false)).collect();
+        binaries[11].tests = 300;
+        let runs = names(&shuffled_rounds(&binaries, 3, 7));
+        assert_eq!(runs.iter().step_by(20).collect::<Vec<_>>(), ["11", "11", "11"]);
     }
 
     #[test]

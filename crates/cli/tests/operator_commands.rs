@@ -30,6 +30,7 @@ use steadfast::policy::{ApprovalTrigger, CallPolicy, EnforcementMode, ToolClass}
 use steadfast::store::{SqliteOptions, SqliteStore};
 use steadfast::{Attempt, Engine, Steadfast};
 use steadfast_core::policy::PolicyProfile;
+use steadfast_testkit::effort::TestEffort;
 
 use crate::folder::CliTestFolder;
 use crate::waiting::{ChildGuard, wait};
@@ -959,7 +960,7 @@ async fn tr_15_no_command_prints_a_secret_of_a_call_and_everything_else_is_print
         .collect();
     let (first, last) = (ids.first().unwrap(), ids.last().unwrap());
     let mut all = String::new();
-    for listens in [false, true] {
+    for listens in TestEffort::of_this_run().cases(vec![false, true]) {
         let gateway = listens.then(|| home.gateway(&[]));
         for command in [
             &["explain", first, "--profile", "measured"][..],

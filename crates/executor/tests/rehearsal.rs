@@ -33,6 +33,7 @@ use steadfast_replay::{
 use steadfast_store::{
     Journal, JournalEntry, JournalLimits, MemoryOptions, MemoryStore, StateStore, TimeSource,
 };
+use steadfast_testkit::effort::TestEffort;
 use tokio::time::Instant;
 
 /// Returns the number of calls to record and replay. It is larger with `cargo xtask test --long`.
@@ -688,7 +689,7 @@ async fn a_recording_that_makes_no_sense_comes_to_an_end_and_unchanged_it_does_n
     let (rehearsal, _) = rehearse(&sound, unchanged);
     assert_eq!(rehearsal.count_taken(TakenReason::NotExplained), 0, "what is sound is explained");
     let (mut taken, mut calls) = (0, 0);
-    for seed in 0..60 {
+    for seed in TestEffort::of_this_run().cases((0..60).collect()) {
         let mut dice = SplitMixRandom(seed);
         let mut facts = sound.facts.clone();
         // Every third one only has gaps.

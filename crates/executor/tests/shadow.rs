@@ -381,7 +381,7 @@ fn class() -> impl Strategy<Value = ToolClass> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.min(200), ..ProptestConfig::default() })]
 
     #[test]
     fn shadow_changes_no_answer(stream in wild(), class in class()) {

@@ -16,6 +16,7 @@ use steadfast_core::policy::{BreakerCooldown, ToolClass};
 use steadfast_executor::{Attempt, CallResponse, Engine, EngineListener};
 use steadfast_store::{DocumentKind, StateStore, StoreEvent};
 use steadfast_store_redis::{Options, RedisStore, WriteConfirmation};
+use steadfast_testkit::effort::TestEffort;
 use steadfast_testkit::redis::{RedisSentinel, RedisServer};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -269,6 +270,8 @@ impl OutageLoad {
             stop: watch::Sender::new(false),
             workers: Vec::new(),
         };
+        // Beside busy loops there is enough to wait for.
+        let pause = Duration::from_millis(TestEffort::of_this_run().pick(25, 5, 5));
         let workers = (0..WORKERS).map(|worker| {
             let (engines, executions) = (load.engines.clone(), load.executions.clone());
             let (answers, stop) = (load.answers.clone(), load.stop.subscribe());
@@ -290,7 +293,7 @@ impl OutageLoad {
                         ];
                         answers.send_modify(|all| all.extend(both));
                     }
-                    tokio::time::sleep(Duration::from_millis(5)).await;
+                    tokio::time::sleep(pause).await;
                 }
             })
         });

@@ -59,8 +59,19 @@ function make(changes) {
 
 const NOTHING = { type: 'object', properties: {} };
 
+/// Validators by the text of their schema. In the modern era there is a server for each request, and compiling is slow.
+const compiled = new Map();
+
+function validator(schema) {
+  const text = JSON.stringify(schema);
+  if (!compiled.has(text)) {
+    compiled.set(text, fromJsonSchema(schema));
+  }
+  return compiled.get(text);
+}
+
 function tool(server, name, description, run, inputSchema = NOTHING) {
-  const config = { description, inputSchema: fromJsonSchema(inputSchema) };
+  const config = { description, inputSchema: validator(inputSchema) };
   server.registerTool(name, config, (given, ctx) => run(given, ctx));
 }
 
@@ -321,7 +332,7 @@ function prompts(server) {
   const prompt = (name, argsSchema, run) => {
     const config = { description: `A prompt: ${name}` };
     if (argsSchema) {
-      server.registerPrompt(name, { ...config, argsSchema: fromJsonSchema(argsSchema) }, run);
+      server.registerPrompt(name, { ...config, argsSchema: validator(argsSchema) }, run);
     } else {
       server.registerPrompt(name, config, ctx => run({}, ctx));
     }

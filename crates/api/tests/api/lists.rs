@@ -16,6 +16,7 @@ use steadfast_api::{AccessRules, AdminToken, Api, GatewayParts};
 use steadfast_executor::ToolRegistry;
 use steadfast_gateway::{Backend, ConfiguredServer, ServerSharing};
 use steadfast_store::{Journal, JournalEntry, JournalLimits, JournalQuery};
+use steadfast_testkit::effort::TestEffort;
 
 use crate::support::{TestTools, fits, gathered_is_written, send_request};
 
@@ -190,8 +191,9 @@ fn list(path: &str) -> &'static ListCase {
 #[tokio::test(start_paused = true)]
 async fn every_list_is_read_page_by_page_each_row_once_while_rows_are_added() {
     let world = ListTestWorld::new().await;
+    let lists = TestEffort::of_this_run().cases(LISTS.iter().collect());
     let mut new = 0;
-    for list in LISTS {
+    for list in &lists {
         let before = world.keys(list, "").await;
         assert!(before.len() >= 5 || list.path == "/v1/sessions", "{}: {before:?}", list.path);
         let (mut keys, mut after) = (Vec::new(), String::new());
@@ -214,7 +216,7 @@ async fn every_list_is_read_page_by_page_each_row_once_while_rows_are_added() {
         let missing: Vec<_> = before.iter().filter(|key| !once.contains(key)).collect();
         assert!(missing.is_empty(), "{}: {missing:?}", list.path);
     }
-    assert!(new >= 20, "{new}");
+    assert!(new >= 20 || lists.len() < LISTS.len(), "{new}");
 }
 
 fn encoded(text: &str) -> String {

@@ -1,38 +1,41 @@
 //! Large amounts of data, and hostile strings.
 
 use serde_json::json;
+use steadfast_testkit::effort::TestEffort;
 
 use crate::DashboardGateway;
 use crate::browser::BrowserPage;
 
 #[test]
 fn the_page_stays_small_with_a_thousand_tools() {
-    let tools: Vec<String> = (0..1000).map(|number| format!("tool_{number:04}")).collect();
+    let count = TestEffort::of_this_run().pick(200, 1000, 1000);
+    let tools: Vec<String> = (0..count).map(|number| format!("tool_{number:04}")).collect();
     let mut gateway = DashboardGateway::with_tools("thousand", "[guard]\nmode = \"off\"\n", &tools);
     for tool in &tools {
         gateway.client.call(tool, json!({ "id": "a" }));
     }
     let page = BrowserPage::open(gateway.address());
     // The server's other tools are in the list too, although they were never called.
-    page.click("#trust", "Show all 1006 tools");
-    page.wait_for_text("#trust .pager", "1–50 of 1006 tools");
-    page.click("#breakers", "Show 1000 closed circuit breakers");
-    page.click("#breakers", "Show all 1000 circuit breakers");
-    page.wait_for_text("#breakers .pager", "1–50 of 1000 circuit breakers");
+    let listed = count + 6;
+    page.click("#trust", &format!("Show all {listed} tools"));
+    page.wait_for_text("#trust .pager", &format!("1–50 of {listed} tools"));
+    page.click("#breakers", &format!("Show {count} closed circuit breakers"));
+    page.click("#breakers", &format!("Show all {count} circuit breakers"));
+    page.wait_for_text("#breakers .pager", &format!("1–50 of {count} circuit breakers"));
     let elements = page.run("return await page.evaluate(() => document.querySelectorAll('*').length)");
     assert!(elements.as_u64().unwrap() < 4000, "{elements}");
     // Input is answered with the next frame, without a request.
     let found = page.run(
         "return await page.evaluate(async () => {
             const filter = document.querySelector('#trust input');
-            filter.value = 'tool_0777';
+            filter.value = 'tool_0177';
             filter.dispatchEvent(new Event('input'));
             await new Promise((drawn) => requestAnimationFrame(drawn));
             return [...document.querySelectorAll('#trust tbody tr')].map((row) => row.innerText);
         })",
     );
     let found = found.as_array().unwrap();
-    assert!(found.len() == 1 && found[0].as_str().unwrap().contains("bank/tool_0777"), "{found:?}");
+    assert!(found.len() == 1 && found[0].as_str().unwrap().contains("bank/tool_0177"), "{found:?}");
     page.run("await page.fill('#search', 'tool_0003')");
     page.wait_for_text("#calls tbody", "bank/tool_0003");
     page.assert_fits_screen();

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, params};
 use serde_json::json;
+use steadfast_testkit::effort::TestEffort;
 
 use crate::client::{McpTestClient, ToolResponse};
 use crate::world::{GatewayWorld, LISTEN, TestTransport, initialized, wait};
@@ -161,7 +162,8 @@ fn sf_10_agents_end_with_their_work_done_once_under_every_fault() {
     let agents: [(&str, AgentBehavior); 3] = [("naive", naive), ("obedient", obedient), ("careful", careful)];
     let fronts = [TestTransport::Stdio, TestTransport::Http];
     thread::scope(|scope| {
-        for ((front, fault), (name, agent)) in all_of(&all_of(&fronts, &FAULTS), &agents) {
+        let cases = all_of(&all_of(&fronts, &FAULTS), &agents);
+        for ((front, fault), (name, agent)) in TestEffort::of_this_run().cases(cases) {
             scope.spawn(move || {
                 let shop = ShopWorld::new(&format!("agents_{fault}_{name}"), front, CONFIG);
                 shop.plan("bread", fault);
@@ -187,7 +189,8 @@ fn sf_10_agents_end_with_their_work_done_once_under_all_faults_together() {
     let fronts = [TestTransport::Stdio, TestTransport::Http];
     let days: Vec<usize> = (0..FAULTS.len()).step_by(2).collect();
     thread::scope(|scope| {
-        for ((front, day), (name, agent)) in all_of(&all_of(&fronts, &days), &agents) {
+        let cases = all_of(&all_of(&fronts, &days), &agents);
+        for ((front, day), (name, agent)) in TestEffort::of_this_run().cases(cases) {
             scope.spawn(move || {
                 // With this many faults an approval would be requested.
                 let config = format!("trust.mode = \"off\"\n{CONFIG}");
@@ -234,7 +237,8 @@ fn repeat_until_done(client: &mut McpTestClient, item: &str, key: Option<&str>) 
 fn sf_10_with_a_verification_unknown_outcomes_are_settled_without_the_client() {
     let (fronts, keys) = ([TestTransport::Stdio, TestTransport::Http], [None, Some("k-1")]);
     thread::scope(|scope| {
-        for ((front, fault), key) in all_of(&all_of(&fronts, &FAULTS), &keys) {
+        let cases = all_of(&all_of(&fronts, &FAULTS), &keys);
+        for ((front, fault), key) in TestEffort::of_this_run().cases(cases) {
             scope.spawn(move || {
                 let config = format!("{CONFIG}{VERIFY}");
                 let shop =
@@ -265,13 +269,13 @@ fn sf_10_with_a_verification_unknown_outcomes_are_settled_without_the_client() {
 
 #[test]
 fn sf_10_a_verification_that_shows_nothing_leaves_the_outcome_unknown() {
-    for (verify, reason) in [
+    for (verify, reason) in TestEffort::of_this_run().cases(vec![
         (VERIFY.replace("/orders/*/item", "/items/*/item"), "has nothing at"),
         (VERIFY.replace("{ item = \"{item}\" }", "{ item = \"{goods}\" }"), "has no argument goods"),
         (VERIFY.replace("orders_find", "orders_search"), "not known to be read-only"),
         (VERIFY.replace("orders_find", "orders_add"), "not known to be read-only"),
         (VERIFY.replace("shop/", "store/"), "there is no tool"),
-    ] {
+    ]) {
         let shop = ShopWorld::new("agents_unverified", TestTransport::Stdio, &format!("{CONFIG}{verify}"));
         shop.plan("bread", "crash_after");
         let mut client = shop.client();
@@ -292,8 +296,8 @@ fn sf_10_a_verification_that_shows_nothing_leaves_the_outcome_unknown() {
 /// At its deadline the caller gets the response that the call is still running. It never comes back.
 #[test]
 fn sf_10_a_verification_settles_an_outcome_whose_client_never_comes_back() {
-    for (fault, ran, after) in
-        [("hang_after", "ran", "it ran"), ("hang_before", "did_not_run", "it did not run")]
+    for (fault, ran, after) in TestEffort::of_this_run()
+        .cases(vec![("hang_after", "ran", "it ran"), ("hang_before", "did_not_run", "it did not run")])
     {
         let shop = ShopWorld::new(
             &format!("agents_alone_{fault}"),
@@ -347,7 +351,7 @@ fn wait_until_read(client: &mut McpTestClient) {
 
 #[test]
 fn sf_11_a_call_that_is_dispatched_twice_is_run_once_and_one_that_follows_is_run_again() {
-    for front in [TestTransport::Stdio, TestTransport::Http] {
+    for front in TestTransport::cases() {
         let shop = ShopWorld::new("agents_twice", front, "");
         let gate = shop.world.folder().join("shop.db.gate");
         std::fs::write(&gate, "").unwrap();
@@ -372,12 +376,8 @@ fn sf_11_a_call_that_is_dispatched_twice_is_run_once_and_one_that_follows_is_run
 
 #[test]
 fn sf_10_a_client_that_gave_up_and_sends_again_gets_the_answer_of_its_first_call() {
-    for (front, cancels) in [
-        (TestTransport::Stdio, true),
-        (TestTransport::Stdio, false),
-        (TestTransport::Http, true),
-        (TestTransport::Http, false),
-    ] {
+    let cases = all_of(&[TestTransport::Stdio, TestTransport::Http], &[true, false]);
+    for (front, cancels) in TestEffort::of_this_run().cases(cases) {
         let shop = ShopWorld::new(&format!("agents_resend_{cancels}"), front, "");
         let gate = shop.world.folder().join("shop.db.gate");
         std::fs::write(&gate, "").unwrap();
@@ -399,7 +399,7 @@ fn sf_10_a_client_that_gave_up_and_sends_again_gets_the_answer_of_its_first_call
 
 #[test]
 fn sf_10_an_answer_that_came_too_late_is_given_once_more() {
-    for front in [TestTransport::Stdio, TestTransport::Http] {
+    for front in TestTransport::cases() {
         let shop = ShopWorld::new("agents_late", front, "dedupe.late_after = \"1ms\"\n");
         let mut client = shop.client();
         assert!(!order(&mut client, "apples").is_error);

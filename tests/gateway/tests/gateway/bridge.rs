@@ -315,7 +315,8 @@ fn sf_4_a_client_of_the_older_era_uses_a_server_of_the_modern_one() {
 
 #[test]
 fn sf_4_the_handshake_of_an_older_client_is_answered_for_a_modern_server() {
-    let world = GatewayWorld::every_of(ServerEra::Modern, "bridge_handshake", "").next().unwrap();
+    let stdio = TestTransport::Stdio;
+    let world = GatewayWorld::of_era(ServerEra::Modern, "bridge_handshake", "", stdio, stdio);
     let mut client = McpTestClient::on_streams(world.wrap(&[]));
     let answer = client.initialize();
     assert_eq!(
@@ -374,9 +375,8 @@ fn gr_8_a_modern_server_that_dies_before_the_client_answers_continues_with_that_
 
 #[test]
 fn gr_8_a_session_with_a_modern_server_outlives_the_gateway() {
-    for world in GatewayWorld::every_of(ServerEra::Modern, "bridge_outlives", "")
-        .filter(|world| world.front == TestTransport::Http)
-    {
+    for back in TestTransport::cases() {
+        let world = GatewayWorld::of_era(ServerEra::Modern, "bridge_outlives", "", TestTransport::Http, back);
         let mut client = world.client_that_can(can_elicit());
         client.call("pay", json!({ "id": "a" }));
         kill(client.pid());

@@ -34,7 +34,7 @@ fn gr_9_a_gateway_killed_during_a_write_does_not_run_it_again() {
 
 #[test]
 fn gr_9_the_session_of_an_http_client_survives_a_gateway_that_was_killed() {
-    for back in [TestTransport::Stdio, TestTransport::Http] {
+    for back in TestTransport::cases() {
         let world = GatewayWorld::of("gr_9_session", "", TestTransport::Http, back);
         let arguments = json!({ "id": "a", "fault": "hang" });
         // The next gateway listens on the same port, as for clients that are configured with an address once.
@@ -80,7 +80,7 @@ fn killed_and_started(world: &GatewayWorld, client: &mut McpTestClient) {
 
 #[test]
 fn gr_9_a_client_that_resumes_its_stream_after_the_gateway_was_killed_gets_the_answer() {
-    for back in [TestTransport::Stdio, TestTransport::Http] {
+    for back in TestTransport::cases() {
         let world = GatewayWorld::of("gr_9_stream", "guard.mode = \"off\"\n", TestTransport::Http, back);
         let mut client = world.client();
         let gate = world.set_behavior("gate");
@@ -278,7 +278,7 @@ fn a_client_that_has_closed_its_input_still_gets_its_answers() {
 
 #[test]
 fn a_server_that_stops_reading_delays_neither_clients_nor_shutdown() {
-    for front in [TestTransport::Stdio, TestTransport::Http] {
+    for front in TestTransport::cases() {
         let world = GatewayWorld::of("deaf", "", front, TestTransport::Http);
         let mut client = world.client();
         signal(world.server(), "-STOP");
@@ -291,9 +291,9 @@ fn a_server_that_stops_reading_delays_neither_clients_nor_shutdown() {
 
 #[test]
 fn stderr_of_a_server_is_in_the_gateway_log_and_in_every_error_about_it() {
-    for world in
-        GatewayWorld::every("stderr_lines", "retry.attempts = 1\n").filter(|world| !world.is_remote())
-    {
+    for front in TestTransport::cases() {
+        let config = "retry.attempts = 1\n";
+        let world = GatewayWorld::of("stderr_lines", config, front, TestTransport::Stdio);
         let mut client = world.client();
         let words = "cannot open the vault, password=hunter2-and-more";
         client.call("look", json!({ "id": "a", "fault": "stderr", "text": words }));

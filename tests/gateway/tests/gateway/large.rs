@@ -162,7 +162,7 @@ fn a_client_with_resources_reads_a_large_result_in_pages_that_are_the_whole() {
 
 #[test]
 fn a_client_on_stdio_without_resources_gets_a_file_that_is_removed_when_it_disconnects() {
-    for back in [TestTransport::Stdio, TestTransport::Http] {
+    for back in TestTransport::cases() {
         let world = GatewayWorld::of_era(ServerEra::Modern, "large_file", LIMIT, TestTransport::Stdio, back);
         let (mut client, long) = (world.client(), long());
         let response = client.call("look", with_text("a", &long));
@@ -210,7 +210,7 @@ fn files_of_a_gateway_that_was_killed_are_removed_by_the_next_one() {
 
 #[test]
 fn a_client_over_http_without_resources_reads_the_rest_with_get() {
-    for back in [TestTransport::Stdio, TestTransport::Http] {
+    for back in TestTransport::cases() {
         let world = GatewayWorld::of_era(ServerEra::Modern, "large_http", LIMIT, TestTransport::Http, back);
         let (mut client, long) = (world.client(), long());
         let response = client.call("look", with_text("a", &long));

@@ -51,7 +51,7 @@ fn keyed(tool: &str, params: Value, key: &str) -> Value {
 
 #[test]
 fn tr_1_a_tool_of_a_server_is_called_over_http_and_a_key_makes_it_run_once() {
-    for back in [TestTransport::Stdio, TestTransport::Http] {
+    for back in TestTransport::cases() {
         let (world, client) = opened("plain_once", "", back);
         let pay = keyed("pay", json!({ "id": "a" }), "invoice 1");
         let (answered, first) = post(&client, "/v1/calls", &pay);
@@ -164,7 +164,7 @@ fn an_elicitation_of_a_server_is_refused_if_there_is_no_user() {
 /// A server of the modern era asks by answering the call. A caller that cannot be asked must not take that for success.
 #[test]
 fn a_question_in_place_of_an_answer_is_a_failure_over_plain_http() {
-    for back in [TestTransport::Stdio, TestTransport::Http] {
+    for back in TestTransport::cases() {
         let world = GatewayWorld::of_era(ServerEra::Modern, "plain_asks_back", "", TestTransport::Http, back);
         let client = world.client();
         fs::write(world.folder().join("ledger.names"), "ask").unwrap();
@@ -190,7 +190,7 @@ fn a_question_in_place_of_an_answer_is_a_failure_over_plain_http() {
 /// A sign of life keeps a call from being ended. The engine passes each one on to its caller.
 #[test]
 fn progress_of_a_call_over_http_is_a_sign_of_life() {
-    for back in [TestTransport::Stdio, TestTransport::Http] {
+    for back in TestTransport::cases() {
         let (world, client) = opened("plain_progress", "", back);
         let gate = world.set_behavior("gate");
         let call = envelope("look", json!({ "id": "a", "fault": "pulse" }), "ann").to_string();

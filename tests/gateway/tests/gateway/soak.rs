@@ -181,8 +181,8 @@ fn sf_9_a_call_leaves_less_than_a_kilobyte_on_the_heap() {
     // One KiB for each third call would be more.
     const MOST: u64 = 256 * CALLS as u64;
     let config = "breaker.mode = \"off\"\nguard.per_turn = 10000\nstore.records = 64\n";
-    for (front, back) in
-        [(TestTransport::Stdio, TestTransport::Http), (TestTransport::Http, TestTransport::Stdio)]
+    for (front, back) in TestEffort::of_this_run()
+        .cases(vec![(TestTransport::Stdio, TestTransport::Http), (TestTransport::Http, TestTransport::Stdio)])
     {
         let world = GatewayWorld::of("sf_9_heap", config, front, back);
         let file = world.folder().join("heap");

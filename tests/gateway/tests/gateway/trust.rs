@@ -405,7 +405,7 @@ fn rp_8_a_client_with_notifications_off_receives_none_of_its_requests_and_outcom
         [tools.\"bank/pay\".trust]\nnotify = false\n\
         [tools.\"bank/send\"]\napproval = \"always\"\ntrust.notify = false\n\
         [tools.\"bank/fold\"]\napproval = \"always\"\n";
-    for back in [TestTransport::Stdio, TestTransport::Http] {
+    for back in TestTransport::cases() {
         // Over stdio, where messages keep their order.
         let world = GatewayWorld::of("rp_8_silent", config, TestTransport::Stdio, back);
         let mut client = world.client();

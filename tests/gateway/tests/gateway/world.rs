@@ -13,7 +13,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rustix::io::Errno;
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use serde_json::{Value, json};
+use steadfast_testkit::effort::TestEffort;
 use tokio::net::TcpSocket;
 
 use crate::client::McpTestClient;
@@ -23,6 +26,13 @@ use crate::client::McpTestClient;
 pub(crate) enum TestTransport {
     Stdio,
     Http,
+}
+
+impl TestTransport {
+    /// Returns the transports that a test goes through, one after the other.
+    pub(crate) fn cases() -> Vec<Self> {
+        TestEffort::of_this_run().cases(vec![Self::Stdio, Self::Http])
+    }
 }
 
 /// The protocol era of the server.
@@ -60,8 +70,14 @@ pub(crate) struct GatewayWorld {
 /// A server that is restarted whenever it ends.
 struct RestartingServer {
     address: SocketAddr,
-    child: Arc<Mutex<Option<TestProcess>>>,
-    starting: Option<JoinHandle<()>>,
+    current: Arc<Mutex<CurrentServer>>,
+    restarting: Option<JoinHandle<()>>,
+}
+
+/// The process that serves now.
+struct CurrentServer {
+    process: TestProcess,
+    is_last: bool,
 }
 
 impl GatewayWorld {
@@ -77,12 +93,12 @@ impl GatewayWorld {
 
     /// Creates the same with a server of this era.
     pub(crate) fn every_of(era: ServerEra, test: &str, config: &str) -> impl Iterator<Item = Self> {
-        let transports = [
+        let transports = TestEffort::of_this_run().cases(vec![
             (TestTransport::Stdio, TestTransport::Stdio),
             (TestTransport::Http, TestTransport::Stdio),
             (TestTransport::Stdio, TestTransport::Http),
             (TestTransport::Http, TestTransport::Http),
-        ];
+        ]);
         transports.into_iter().map(move |(front, back)| {
             eprintln!("client by {front:?}, server by {back:?}");
             Self::of_era(era, test, config, front, back)
@@ -244,7 +260,7 @@ impl GatewayWorld {
 
     /// Returns the log lines with this event.
     pub(crate) fn logged(&self, event: &str) -> Vec<Value> {
-        self.log().into_iter().filter(|line| line["event"] == event).collect()
+        logged_in(&self.folder, event)
     }
 
     /// Waits for this many log lines with the event, and checks that there are no more.
@@ -305,6 +321,15 @@ impl GatewayWorld {
     }
 }
 
+/// Returns the lines with this event in the log of this folder.
+pub(crate) fn logged_in(folder: &Path, event: &str) -> Vec<Value> {
+    let text = fs::read_to_string(folder.join("log")).unwrap();
+    // A log is read again and again until a line is there. Only lines that may be meant are parsed.
+    let lines = text.lines().filter(|line| line.contains(event));
+    let lines = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines.filter(|line| line["event"] == event).collect()
+}
+
 impl Drop for GatewayWorld {
     // Where a test fails, the folder is often gone before it can be inspected.
     fn drop(&mut self) {
@@ -335,29 +360,45 @@ impl RestartingServer {
                 TestProcess::spawn(&mut command)
             }
         };
-        let child = Arc::new(Mutex::new(Some(spawn())));
-        let shared_child = child.clone();
-        let starting = thread::spawn(move || {
-            loop {
-                thread::sleep(Duration::from_millis(5));
-                let mut child = shared_child.lock();
-                let Some(running) = &mut *child else { return };
-                if running.exit_status().is_some() {
-                    *running = spawn();
+        let current = Arc::new(Mutex::new(CurrentServer { process: spawn(), is_last: false }));
+        let restarting = thread::spawn({
+            let current = current.clone();
+            move || {
+                loop {
+                    let pid = current.lock().process.id();
+                    wait_for_zombie(pid);
+                    let mut current = current.lock();
+                    if current.is_last {
+                        return;
+                    }
+                    // This reaps it. Until then no other process has its id.
+                    current.process.end();
+                    current.process = spawn();
                 }
             }
         });
-        Self { address, child, starting: Some(starting) }
+        Self { address, current, restarting: Some(restarting) }
     }
 }
 
 impl Drop for RestartingServer {
     fn drop(&mut self) {
-        drop(self.child.lock().take());
-        if let Some(starting) = self.starting.take() {
-            let _ = starting.join();
+        {
+            let mut current = self.current.lock();
+            current.is_last = true;
+            current.process.kill();
+        }
+        if let Some(restarting) = self.restarting.take() {
+            let _ = restarting.join();
         }
     }
+}
+
+/// Waits until a child has ended, without reaping it.
+fn wait_for_zombie(pid: u32) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("an id of a process");
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    while matches!(waitid(WaitId::Pid(pid), options), Err(Errno::INTR)) {}
 }
 
 /// A process that ends with the test, however the test ends.
@@ -384,6 +425,11 @@ impl TestProcess {
     /// Returns its status, if it has ended.
     pub(crate) fn exit_status(&mut self) -> Option<ExitStatus> {
         self.0.try_wait().unwrap()
+    }
+
+    /// Kills it. It is a zombie until its end is waited for.
+    fn kill(&mut self) {
+        let _ = self.0.kill();
     }
 
     /// Waits for its end.
@@ -549,7 +595,9 @@ pub(crate) fn signal(pid: u32, signal: &str) {
 pub(crate) fn wait(mut condition: impl FnMut() -> bool, description: impl Fn() -> String) {
     let began = Instant::now();
     while !condition() {
-        assert!(began.elapsed() < TEST_TIMEOUT, "waited in vain: {}", description());
-        thread::sleep(Duration::from_millis(5));
+        let waited = began.elapsed();
+        assert!(waited < TEST_TIMEOUT, "waited in vain: {}", description());
+        // Some conditions are costly, so the pauses grow with the wait, and it lasts a sixteenth longer at most.
+        thread::sleep((waited / 16).clamp(Duration::from_millis(5), Duration::from_millis(100)));
     }
 }

@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use serde_json::{Value, json};
+use steadfast_testkit::effort::TestEffort;
 
 use super::{ApiGateway, KINDS, envelope};
 use crate::world::{GatewayTestFolder, TestProcess, wait};
@@ -205,7 +206,7 @@ fn sf_5_an_invalid_state_file_is_reported_and_stays_unchanged() {
         ("other bytes in it", flipped),
         ("escapes", b"\x1b[31m\x1b]0;x\x07".repeat(500)),
     ];
-    for (name, bytes) in damaged {
+    for (name, bytes) in TestEffort::of_this_run().cases(damaged.into()) {
         for command in COMMANDS {
             for sidecar in ["state/state.db-wal", "state/state.db-shm"] {
                 let _ = fs::remove_file(home.0.join(sidecar));
@@ -267,7 +268,7 @@ fn sf_5_an_invalid_configuration_is_reported_with_its_position() {
             b"[[classify.rules]]\nname = \"x\"\ntext = \"(((((a+)+)+)+)+)+$[\"\n".to_vec(),
         ),
     ];
-    for (name, text) in texts {
+    for (name, text) in TestEffort::of_this_run().cases(texts) {
         fs::write(&file, text).unwrap();
         for command in [&["check"][..], &["status"], &["serve"], &["config", "explain", "bank/pay"]] {
             let output = home.run(command);
@@ -429,7 +430,7 @@ fn sf_5_an_impostor_of_a_gateway_cannot_crash_flood_or_control_the_command_line(
         "approvals": many, "breakers": many, "calls": many, "trust": many, "version": odd,
     });
     answers.push(("names that paint", whole("200 OK", painted.to_string().as_bytes())));
-    for (name, answer) in answers {
+    for (name, answer) in TestEffort::of_this_run().cases(answers) {
         let address = stranger(move |stream| {
             let _ = stream.write_all(&answer);
         })

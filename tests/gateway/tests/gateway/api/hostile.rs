@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::net::TcpStream;
 
 use serde_json::json;
+use steadfast_testkit::effort::TestEffort;
 
 use super::{ADMIN, ApiGateway, ApiTestResponse, PLAIN, envelope, keyed};
 use crate::hostile::{SLACK, resident};
@@ -100,6 +101,7 @@ fn sf_5_no_body_breaks_an_endpoint_runs_anything_or_stays_in_memory() {
     let (lines, bodies) = (lines(&gateway), bodies());
     let taking: Vec<_> = lines.iter().filter(|(_, takes)| *takes).map(|(line, _)| line).collect();
     assert!(taking.len() > 10, "{taking:?}");
+    let taking = TestEffort::of_this_run().cases(taking);
     let round = || {
         for line in &taking {
             for (name, body) in &bodies {
@@ -129,7 +131,8 @@ fn sf_5_a_body_that_is_too_large_is_refused_before_it_is_read() {
     let before = resident(gateway.pid());
     // For a call that was never begun nothing is accepted at all.
     let is_taken = |(line, takes): &&(String, bool)| *takes && !line.contains("/v1/calls/1/");
-    for (line, _) in lines(&gateway).iter().filter(is_taken) {
+    let lines = lines(&gateway);
+    for (line, _) in TestEffort::of_this_run().cases(lines.iter().filter(is_taken).collect()) {
         let response = ApiTestResponse::to(&admin_request(&gateway, line).body(&large));
         assert_eq!((response.status, response.code()), (413, "too_large"), "{line}: {}", response.body);
         // A body that is announced but does not arrive is not awaited.
@@ -189,8 +192,9 @@ fn sf_5_no_query_and_no_name_in_a_path_breaks_an_endpoint() {
         "*",
         "%2F",
     ];
+    let lines = TestEffort::of_this_run().cases(lines(&gateway));
     let round = || {
-        for (line, _) in lines(&gateway) {
+        for (line, _) in &lines {
             for query in queries() {
                 let response =
                     ApiTestResponse::to(&admin_request(&gateway, &format!("{line}?{query}")).body("{}"));

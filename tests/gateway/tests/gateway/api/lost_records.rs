@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
+use steadfast_testkit::effort::TestEffort;
 
 use super::store_health::in_a_namespace;
 use super::{ApiGateway, PLAIN, envelope, keyed};
@@ -87,6 +88,9 @@ fn assert_healthy(gateway: &ApiGateway) {
     assert_eq!((&status["verdict"], &status["store"]["recordsLost"]), (&json!("fine"), &Value::Null));
 }
 
+/// Loses records of a gateway that is down.
+type StateLoss = fn(&ApiGateway);
+
 /// Loses records after the gateway was killed, so that the last of them are in the log.
 fn lose_and_recover(gateway: &mut ApiGateway, round: &str, part: &str, lose: impl FnOnce(&ApiGateway)) {
     acknowledge(gateway, round);
@@ -142,36 +146,45 @@ fn cut_to(file: &Path, length: u64) {
 #[test]
 fn sf_13_a_log_that_was_deleted_or_damaged_while_the_gateway_was_down_is_noticed() {
     let mut gateway = ApiGateway::new("lost_log", PLAIN);
-    let lacks = "lacked commits";
-    lose_and_recover(&mut gateway, "deleted", lacks, |gateway| {
-        fs::remove_file(state(gateway, "-wal")).unwrap()
-    });
-    lose_and_recover(&mut gateway, "garbage", lacks, |gateway| garbage(&state(gateway, "-wal")));
-    lose_and_recover(&mut gateway, "flipped", lacks, |gateway| {
-        let mut log = fs::read(state(gateway, "-wal")).unwrap();
-        log[200] ^= 0x10;
-        fs::write(state(gateway, "-wal"), log).unwrap();
-    });
-    gateway.logged_times("store.records_lost", 3);
+    let losses: [(&str, StateLoss); 3] = [
+        ("deleted", |gateway| fs::remove_file(state(gateway, "-wal")).unwrap()),
+        ("garbage", |gateway| garbage(&state(gateway, "-wal"))),
+        ("flipped", |gateway| {
+            let mut log = fs::read(state(gateway, "-wal")).unwrap();
+            log[200] ^= 0x10;
+            fs::write(state(gateway, "-wal"), log).unwrap();
+        }),
+    ];
+    let losses = TestEffort::of_this_run().cases(losses.into());
+    for (name, lose) in &losses {
+        lose_and_recover(&mut gateway, name, "lacked commits", lose);
+    }
+    gateway.logged_times("store.records_lost", losses.len());
 }
 
 #[test]
 fn sf_13_a_state_file_that_was_overwritten_cut_off_or_deleted_while_the_gateway_was_down_is_noticed() {
     let mut gateway = ApiGateway::new("lost_file", PLAIN);
     let nothing = "missing or empty";
-    lose_and_recover(&mut gateway, "nothing", nothing, |gateway| cut_to(&state(gateway, ""), 0));
-    lose_file_and_recover(&mut gateway, "stopped and nothing", nothing, |gateway| {
-        cut_to(&state(gateway, ""), 0)
-    });
-    lose_file_and_recover(&mut gateway, "cut off", "damaged", |gateway| cut_to(&state(gateway, ""), 5000));
-    lose_file_and_recover(&mut gateway, "overwritten", "damaged", |gateway| garbage(&state(gateway, "")));
-    lose_file_and_recover(&mut gateway, "deleted", nothing, |gateway| {
-        fs::remove_file(state(gateway, "")).unwrap();
-        // It changes nothing, and reports the loss all the same.
-        let doctor = gateway.run(&["doctor", "--no-servers"]);
-        assert!(shown(&doctor).contains("held committed records"), "{}", shown(&doctor));
-        assert!(!state(gateway, "").exists());
-    });
+    let losses: [(&str, &str, StateLoss); 5] = [
+        ("killed and nothing", nothing, |gateway| cut_to(&state(gateway, ""), 0)),
+        ("stopped and nothing", nothing, |gateway| cut_to(&state(gateway, ""), 0)),
+        ("cut off", "damaged", |gateway| cut_to(&state(gateway, ""), 5000)),
+        ("overwritten", "damaged", |gateway| garbage(&state(gateway, ""))),
+        ("deleted", nothing, |gateway| {
+            fs::remove_file(state(gateway, "")).unwrap();
+            // It changes nothing, and reports the loss all the same.
+            let doctor = gateway.run(&["doctor", "--no-servers"]);
+            assert!(shown(&doctor).contains("held committed records"), "{}", shown(&doctor));
+            assert!(!state(gateway, "").exists());
+        }),
+    ];
+    for (name, part, lose) in TestEffort::of_this_run().cases(losses.into()) {
+        match name {
+            "killed and nothing" => lose_and_recover(&mut gateway, name, part, lose),
+            _ => lose_file_and_recover(&mut gateway, name, part, lose),
+        }
+    }
 }
 
 #[test]
@@ -235,6 +248,7 @@ fn sf_13_a_deleted_or_damaged_commit_counter_is_reported_like_lost_records() {
     });
     lose_and_recover(&mut gateway, "emptied", counts, |gateway| cut_to(&state(gateway, note), 0));
     lose_and_recover(&mut gateway, "damaged", counts, |gateway| garbage(&state(gateway, note)));
+    // Last, because it takes a file that had records before.
     lose_and_recover(&mut gateway, "deleted with the log", counts, |gateway| {
         fs::remove_file(state(gateway, note)).unwrap();
         fs::remove_file(state(gateway, "-wal")).unwrap();

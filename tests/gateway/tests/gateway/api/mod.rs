@@ -29,7 +29,9 @@ use serde_json::{Value, json};
 
 use self::service::RecordingService;
 use crate::raw::{RawRequest, RawResponse, send};
-use crate::world::{GatewayTestFolder, LISTEN, TEST_TIMEOUT, TestProcess, signal, start_gateway, wait};
+use crate::world::{
+    GatewayTestFolder, LISTEN, TEST_TIMEOUT, TestProcess, logged_in, signal, start_gateway, wait,
+};
 
 /// The kinds of tools: requests over HTTP, commands, and those of an MCP server. Each has a `pay`, which changes
 /// something, and a `look`, which does not. Both do the same as the server of these tests.
@@ -197,9 +199,7 @@ impl ApiGateway {
 
     /// Returns its log lines with this event.
     fn logged(&self, event: &str) -> Vec<Value> {
-        let text = fs::read_to_string(self.folder.join("log")).unwrap();
-        let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        lines.filter(|line| line["event"] == event).collect()
+        logged_in(&self.folder, event)
     }
 
     /// Waits for this many log lines with the event, and checks that there are no more.

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::json;
+use steadfast_testkit::effort::TestEffort;
 use steadfast_testkit::redis::RedisServer;
 
 use super::{ApiGateway, PLAIN, envelope, keyed};
@@ -86,12 +87,13 @@ pub(super) fn in_a_namespace(command: &mut Command, mounts: &str, place: &Path) 
     *command = inside;
 }
 
-/// Returns a gateway with its state on a disk of 2 MiB.
-fn gateway_on_a_small_disk(test: &str) -> ApiGateway {
+/// Returns a gateway with its state on a disk of this many MiB.
+fn gateway_on_a_small_disk(test: &str, size: u32) -> ApiGateway {
     ApiGateway::with(test, PLAIN, "", |command| {
         let disk = command.get_current_dir().unwrap().join(STATE);
         fs::create_dir_all(&disk).unwrap();
-        in_a_namespace(command, "mount -t tmpfs -o size=2m tmpfs \"$0\" && exec \"$@\"", &disk);
+        let script = format!("mount -t tmpfs -o size={size}m tmpfs \"$0\" && exec \"$@\"");
+        in_a_namespace(command, &script, &disk);
     })
 }
 
@@ -99,7 +101,7 @@ const STATE: &str = ".local/state/steadfast";
 
 #[test]
 fn sf_12_a_full_disk_is_reported_by_readiness_status_and_log_until_a_write_succeeds() {
-    let gateway = gateway_on_a_small_disk("full_disk");
+    let gateway = gateway_on_a_small_disk("full_disk", 2);
     let state = gateway.folder.join(STATE);
     let disk = path_in_process(gateway.pid(), &state);
     assert!(disk.join("state.db").exists(), "the state file is on the small disk");
@@ -118,7 +120,7 @@ fn sf_12_a_full_disk_is_reported_by_readiness_status_and_log_until_a_write_succe
 /// The gateway's own writes fill the disk.
 #[test]
 fn a_small_disk_holds_as_many_calls_as_fit_and_what_it_holds_stays() {
-    let gateway = gateway_on_a_small_disk("small_disk");
+    let gateway = gateway_on_a_small_disk("small_disk", TestEffort::of_this_run().pick(1, 2, 2));
     let pay = |number: usize| {
         let name = number.to_string();
         gateway.call(&keyed("http/pay", &json!({ "id": name, "note": "x".repeat(2000) }), &name))
@@ -176,7 +178,7 @@ fn sf_12_a_redis_that_refuses_writes_is_reported_until_it_accepts_them() {
 /// A disk that became read-only is simulated by a read-only mount at the place of the state file.
 #[test]
 fn sf_12_a_read_only_state_folder_is_reported_until_it_is_writable() {
-    let gateway = gateway_on_a_small_disk("read_only_folder");
+    let gateway = gateway_on_a_small_disk("read_only_folder", 2);
     let state = gateway.folder.join(STATE);
     let file = state.join("state.db");
     let before = keyed("http/pay", &json!({ "id": "before" }), "before");

@@ -1,6 +1,7 @@
 //! Hostile servers: invalid answers, and answers to no request.
 
 use serde_json::{Value, json};
+use steadfast_testkit::effort::TestEffort;
 
 use super::{SLACK, resident};
 use crate::client::{ToolResponse, keyed};
@@ -169,15 +170,14 @@ const HUGE: usize = 70 << 20;
 /// A line of 70 MB was dropped, and its call was reported as still running for ever.
 #[test]
 fn sf_5_an_answer_beyond_the_hard_limit_is_reported_at_once_with_its_size_and_its_call_is_not_run_again() {
-    for (front, back) in
-        [(TestTransport::Stdio, TestTransport::Stdio), (TestTransport::Http, TestTransport::Http)]
-    {
+    for both in TestTransport::cases() {
         // No timeout comes before the timeout of the test.
         let config = "stuck_after = \"10m\"\nanswer_by = \"none\"\nguard.mode = \"off\"\n";
-        let world = GatewayWorld::of("sf_5_huge", config, front, back);
+        let world = GatewayWorld::of("sf_5_huge", config, both, both);
         let mut client = world.client();
-        let body = (back == TestTransport::Http).then_some("body");
-        for place in ["first", "last", "nowhere"].into_iter().chain(body) {
+        let body = (both == TestTransport::Http).then_some("body");
+        let places = TestEffort::of_this_run().cases(vec!["first", "last", "nowhere"]);
+        for place in places.into_iter().chain(body) {
             let arguments = json!({ "id": place, "fault": "huge", "size": HUGE, "text": place });
             let response = client.call_keyed("pay", arguments.clone(), place);
             assert_eq!(

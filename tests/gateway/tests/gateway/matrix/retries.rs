@@ -100,7 +100,7 @@ fn tr_7_a_tool_that_never_answers_exhausts_its_attempts() {
 
 #[test]
 fn tr_7_a_server_that_is_overloaded_for_good_exhausts_the_attempts() {
-    for front in [TestTransport::Stdio, TestTransport::Http] {
+    for front in TestTransport::cases() {
         let config = format!("{PLAIN}retry.attempts = 2\n");
         let world = GatewayWorld::of("tr_7_503", &config, front, TestTransport::Http);
         let mut client = world.client();

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 
 use serde_json::{Value, json};
+use steadfast_testkit::effort::TestEffort;
 
 use super::line::ServerLine;
 use super::{RealServer, RealServerFolder, ServerRoute, installed, process_of, python, script};
@@ -50,8 +51,14 @@ impl PythonClient {
     }
 }
 
-pub(super) const LEGACY: &str = "2025-11-25";
-pub(super) const MODERN: &str = "2026-07-28";
+const LEGACY: &str = "2025-11-25";
+const MODERN: &str = "2026-07-28";
+
+/// Returns the ways in which a Python client begins, and the resulting version of each: the handshake of the older era,
+/// the newer era once the client has found it, and the newer era without looking first.
+pub(super) fn beginnings() -> Vec<(&'static str, &'static str)> {
+    vec![("legacy", LEGACY), ("auto", MODERN), (MODERN, MODERN)]
+}
 
 /// Uses the tools of both Python servers with this client.
 fn use_python_server(library: &str, server: &str, mode: &str, version: &str) {
@@ -82,44 +89,29 @@ pub(super) fn use_tools(mut client: PythonClient, version: &str) {
 }
 
 #[test]
-fn the_python_sdk_of_the_older_era_works_on_both_sides_of_the_gateway() {
-    use_python_server("mcp", "mcp", "legacy", LEGACY);
+fn the_python_sdk_works_on_both_sides_of_the_gateway_in_both_eras() {
+    for (mode, version) in TestEffort::of_this_run().cases(beginnings()) {
+        use_python_server("mcp", "mcp", mode, version);
+    }
 }
 
 #[test]
-fn the_python_sdk_finds_the_newer_era_through_the_gateway() {
-    use_python_server("mcp", "mcp", "auto", MODERN);
-}
-
-#[test]
-fn the_python_sdk_of_the_newer_era_works_through_the_gateway_without_discovery() {
-    use_python_server("mcp", "mcp", MODERN, MODERN);
-}
-
-#[test]
-fn fastmcp_of_the_older_era_works_on_both_sides_of_the_gateway() {
-    use_python_server("fastmcp", "fastmcp", "legacy", LEGACY);
-}
-
-#[test]
-fn fastmcp_finds_the_newer_era_through_the_gateway() {
-    use_python_server("fastmcp", "fastmcp", "auto", MODERN);
-}
-
-#[test]
-fn fastmcp_of_the_newer_era_works_through_the_gateway_without_discovery() {
-    use_python_server("fastmcp", "fastmcp", MODERN, MODERN);
+fn fastmcp_works_on_both_sides_of_the_gateway_in_both_eras() {
+    for (mode, version) in TestEffort::of_this_run().cases(beginnings()) {
+        use_python_server("fastmcp", "fastmcp", mode, version);
+    }
 }
 
 #[test]
 fn the_python_sdk_and_fastmcp_work_with_each_other_through_the_gateway() {
-    use_python_server("mcp", "fastmcp", "auto", MODERN);
-    use_python_server("fastmcp", "mcp", "auto", MODERN);
+    for (client, server) in TestEffort::of_this_run().cases(vec![("mcp", "fastmcp"), ("fastmcp", "mcp")]) {
+        use_python_server(client, server, "auto", MODERN);
+    }
 }
 
 #[test]
 fn a_client_of_the_newer_era_does_not_notice_that_a_server_is_older_behind_the_gateway() {
-    for library in ["mcp", "fastmcp"] {
+    for library in TestEffort::of_this_run().cases(vec!["mcp", "fastmcp"]) {
         let place = RealServerFolder::new(&format!("real_{library}_everything"), "");
         let server = RealServer::node("mcp-server-everything").arg("stdio");
         let mut client = PythonClient::start(&place, library, "auto", &server);

@@ -9,7 +9,7 @@ use super::clients::PythonClient;
 use super::conversation::{RecordingClient, everything};
 use super::http::ListeningServer;
 use super::{RealServer, RealServerFolder, ServerRoute, installed, script};
-use crate::world::{LISTEN, ReservedPort};
+use crate::world::{LISTEN, ReservedPort, TestTransport};
 
 /// Uses the reference server of the older era with a client of the modern one.
 fn exercise_all(mut client: PythonClient) {
@@ -61,13 +61,19 @@ fn sf_4_the_python_sdk_of_the_modern_era_uses_the_reference_server_of_the_older_
         RealServer::node("mcp-server-everything").arg("streamableHttp").command(&place, ServerRoute::Bare);
     command.env("PORT", port.address().port().to_string());
     let server = ListeningServer::at(port, command);
-    exercise_all(PythonClient::of(&place, "mcp", "2026-07-28", &RealServer::remote_line(&server.url())));
-    // And the gateway itself over HTTP.
+    let client = |line: &[OsString]| PythonClient::of(&place, "mcp", "2026-07-28", line);
     let line = RealServer::remote_line(&server.url());
-    let mut command = place.program(&line[0]);
-    command.args(&line[1..]).args(LISTEN);
-    let gateway = ListeningServer::announced(command);
-    exercise_all(PythonClient::of(&place, "mcp", "2026-07-28", &[gateway.url().into()]));
+    for front in TestTransport::cases() {
+        match front {
+            TestTransport::Stdio => exercise_all(client(&line)),
+            TestTransport::Http => {
+                let mut command = place.program(&line[0]);
+                command.args(&line[1..]).args(LISTEN);
+                let gateway = ListeningServer::announced(command);
+                exercise_all(client(&[gateway.url().into()]));
+            }
+        }
+    }
 }
 
 /// Returns a server made with the JavaScript library that knows the modern era only.

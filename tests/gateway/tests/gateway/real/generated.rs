@@ -3,13 +3,16 @@
 //! is no answer that the document does not have. [`CONFIG`] says which statuses may answer a request that fits its
 //! schema.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
+use serde_json::Value;
 use steadfast_testkit::effort::TestEffort;
 
 use super::installed;
 use crate::client::McpTestClient;
+use crate::raw::{RawRequest, send};
 use crate::world::{GatewayWorld, LISTEN, TestTransport};
 
 /// The generator's rules for errors.
@@ -42,9 +45,12 @@ fn assert_answers_match_document(test: &str, variables: &[(&str, &str)], token: 
     if let Some(token) = token {
         generator.args(["--header", &format!("Authorization: Bearer {token}")]);
     }
-    // Event streams never end.
-    generator.args(["--checks", "all", "--exclude-path", "/v1/events"]);
-    let examples = TestEffort::of_this_run().pick("1", "5", "100");
+    generator.args(["--checks", "all", "--exclude-path", EVENTS]);
+    let effort = TestEffort::of_this_run();
+    if let TestEffort::Stress { .. } = effort {
+        generator.args(effort.cases(shares(client.address())).concat());
+    }
+    let examples = effort.pick("1", "5", "100");
     generator.args(["--max-examples", examples, "--continue-on-failure"]);
     // The same in every run, so that failures are reproducible, however slow the machine is.
     generator.args(["--seed", "1", "--suppress-health-check", "all"]);
@@ -55,3 +61,22 @@ fn assert_answers_match_document(test: &str, variables: &[(&str, &str)], token: 
     assert!(output.status.success(), "{stdout}\n{}", String::from_utf8_lossy(&output.stderr));
     assert!(stdout.contains("No issues found"), "{stdout}");
 }
+
+/// Returns the shares of the whole run as options of the generator: a few paths each, and for all paths those sequences
+/// of requests in which one uses the answer of another.
+fn shares(gateway: SocketAddr) -> Vec<Vec<String>> {
+    let answered = send(&RawRequest::to(gateway).line("GET /openapi.json HTTP/1.1")).unwrap();
+    let document: Value = serde_json::from_slice(&answered.body).unwrap();
+    let paths: Vec<_> =
+        document["paths"].as_object().unwrap().keys().filter(|path| *path != EVENTS).collect();
+    // Neighbours are alike: those that take long are not in one share.
+    let of_paths = |first: usize| paths.iter().skip(first).step_by(PATH_SHARES);
+    let options = |first| of_paths(first).map(|path| format!("--include-path={path}")).collect();
+    (0..PATH_SHARES).map(options).chain([vec!["--phases=stateful".to_owned()]]).collect()
+}
+
+/// So few that each share has its round under stress.
+const PATH_SHARES: usize = 16;
+
+/// Event streams never end.
+const EVENTS: &str = "/v1/events";

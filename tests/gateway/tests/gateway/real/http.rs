@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 use steadfast_testkit::effort::TestEffort;
 
-use super::clients::{LEGACY, MODERN, PythonClient, use_tools};
+use super::clients::{PythonClient, beginnings, use_tools};
 use super::{RealServer, RealServerFolder, ServerRoute, installed};
 use crate::world::{LISTEN, ReservedPort, TestProcess, TestTransport, start_gateway};
 
@@ -57,11 +57,12 @@ impl ListeningServer {
 
 /// Runs both Python clients, in both eras, over HTTP in front of a server with this transport.
 fn python_clients(back: TestTransport) {
-    for library in TestEffort::of_this_run().cases(vec!["mcp", "fastmcp"]) {
+    let effort = TestEffort::of_this_run();
+    for library in effort.cases(vec!["mcp", "fastmcp"]) {
         let place = RealServerFolder::new(&format!("real_http_{library}_{back:?}"), "");
         let server = RealServer::python(&format!("server_{library}.py"));
         let gateway = ListeningServer::gateway(&place, server, back);
-        for (mode, version) in [("legacy", LEGACY), ("auto", MODERN), (MODERN, MODERN)] {
+        for (mode, version) in effort.cases(beginnings()) {
             use_tools(PythonClient::of(&place, library, mode, &[OsString::from(gateway[0].url())]), version);
         }
     }
@@ -79,7 +80,7 @@ fn clients_in_python_work_over_http_before_a_server_at_a_url() {
 
 #[test]
 fn the_inspector_lists_and_calls_over_http() {
-    for back in [TestTransport::Stdio, TestTransport::Http] {
+    for back in TestTransport::cases() {
         let place = RealServerFolder::new(&format!("real_http_inspector_{back:?}"), "");
         let mode = if back == TestTransport::Stdio { "stdio" } else { "streamableHttp" };
         let gateway =

@@ -5,18 +5,19 @@ use rmcp::service::RunningService;
 use rmcp::transport::{StreamableHttpClientTransport, TokioChildProcess};
 use rmcp::{ClientLifecycleMode, ClientServiceExt as _, RoleClient};
 use serde_json::json;
+use steadfast_testkit::effort::TestEffort;
 
 use super::http::ListeningServer;
 use super::{RealServer, RealServerFolder, ServerRoute};
 use crate::world::{TEST_TIMEOUT, TestTransport};
 
 /// Returns the ways to begin, and the resulting version of each.
-fn beginnings() -> [(ClientLifecycleMode, ProtocolVersion); 3] {
+fn beginnings() -> Vec<(ClientLifecycleMode, ProtocolVersion)> {
     let modern = ProtocolVersion::V_2026_07_28;
     let preferred_versions = vec![modern.clone()];
     let auto =
         ClientLifecycleMode::Auto { preferred_versions: preferred_versions.clone(), legacy_version: None };
-    [
+    vec![
         (ClientLifecycleMode::Initialize, ProtocolVersion::V_2025_11_25),
         (ClientLifecycleMode::Discover { preferred_versions }, modern.clone()),
         (auto, modern),
@@ -55,7 +56,9 @@ fn the_rust_sdk_works_over_stdio_in_both_eras() {
     run(async {
         // Detecting the era is left to HTTP: here the start of the server counts, and a client that waits ten seconds
         // for it falls back.
-        for (mode, version) in beginnings().into_iter().take(2) {
+        let mut known = beginnings();
+        known.truncate(2);
+        for (mode, version) in TestEffort::of_this_run().cases(known) {
             let command = RealServer::python("server_mcp.py").command(&place, ServerRoute::Through);
             let transport = TokioChildProcess::new(tokio::process::Command::from(command)).unwrap();
             use_tools(().serve_with_lifecycle(transport, mode).await.unwrap(), &version).await;
@@ -65,11 +68,11 @@ fn the_rust_sdk_works_over_stdio_in_both_eras() {
 
 #[test]
 fn the_rust_sdk_works_over_http_in_both_eras() {
-    for back in [TestTransport::Stdio, TestTransport::Http] {
+    for back in TestTransport::cases() {
         let place = RealServerFolder::new(&format!("real_rmcp_http_{back:?}"), "");
         let gateway = ListeningServer::gateway(&place, RealServer::python("server_mcp.py"), back);
         run(async {
-            for (mode, version) in beginnings() {
+            for (mode, version) in TestEffort::of_this_run().cases(beginnings()) {
                 let transport = StreamableHttpClientTransport::from_uri(gateway[0].url());
                 use_tools(().serve_with_lifecycle(transport, mode).await.unwrap(), &version).await;
             }

@@ -175,7 +175,7 @@ pub use steadfast_executor::PendingCall;
 /// ```
 pub use steadfast_executor::ProgressSignals;
 
-/// A tool that a [`ToolRegistry`] found by its name.
+/// A tool that a [`ToolRegistry`] looked up by name.
 ///
 /// ```
 /// use steadfast::Attempt;

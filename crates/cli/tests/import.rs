@@ -515,8 +515,16 @@ fn an_invalid_file_is_reported_and_the_others_are_handled() {
             format!("{{\"mcpServers\": {{\n  \"a\": {{\"env\": {{\"K\": \"{secret}\"}} \"b\": 1}}\n"),
             "line 2, column",
         ),
-        (".config/Claude/claude_desktop_config.json", "[1, 2]".to_owned(), "line 1, column 1: a list stands"),
-        (".cursor/mcp.json", "{\"mcpServers\": [\"a\"]}".to_owned(), "line 1, column 16: a list stands"),
+        (
+            ".config/Claude/claude_desktop_config.json",
+            "[1, 2]".to_owned(),
+            "line 1, column 1: expected a table of names, found a list",
+        ),
+        (
+            ".cursor/mcp.json",
+            "{\"mcpServers\": [\"a\"]}".to_owned(),
+            "line 1, column 16: expected a table of names, found a list",
+        ),
         (
             ".config/Code/User/mcp.json",
             "{\"servers\": {\"a\": {}, \"a\": {}}}".to_owned(),

@@ -144,7 +144,7 @@ fn servers_that_cannot_be_wrapped_are_unchanged_with_a_reason() {
         "a list",
         "texts",
         "whole command line",
-        "called",
+        "not a valid server name",
         "as wished",
     ];
     assert_eq!(reasons.len(), expected.len());

@@ -553,7 +553,7 @@ fn an_invalid_file_is_reported_and_the_others_are_handled() {
             assert!(line.contains("correct it there"), "{line}");
             assert_eq!(home.read(file), *text, "it is left alone");
         }
-        assert!(err.contains(".mcp.json: it is not written in UTF-8"), "{err}");
+        assert!(err.contains(".mcp.json: it is not UTF-8"), "{err}");
         assert!(!err.contains("ghp_") && !out.contains("ghp_"), "{err}");
         if arguments == ["--write"] {
             assert_eq!(home.read(".openclaw/openclaw.json"), CASES[9].after.replace("US", PROGRAM), "{out}");

@@ -155,14 +155,15 @@ pub use steadfast_executor::Recording;
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let policy = ToolPolicy::mutating().approval(ApprovalTrigger::Always);
 /// let steadfast = Steadfast::builder().store(Store::memory()).tool("bank/pay", policy).build().await?;
+/// let mut notifications = steadfast.engine().notifications();
 /// let pay = async |_: Attempt| Ok::<_, ToolFault>("paid");
 /// let refused = steadfast.call("bank/pay").run(pay).await.unwrap_err();
 /// assert_eq!(refused.code(), Code::ApprovalRequired);
 ///
 /// // An operator approves it, and the next call runs.
 /// let ann = OperatorIdentity::new("ann", OperatorSurface::Library);
+/// let request = notifications.recv().await?.approval.clone().unwrap().id;
 /// let admin = steadfast.engine().admin();
-/// let (request, _) = admin.approvals(None).remove(0);
 /// admin.decide(None, request, ApprovalDecision::Once, Grantor::Operator, &ann).await?;
 /// assert_eq!(steadfast.call("bank/pay").run(pay).await?.output::<String>()?, "paid");
 /// # Ok(())

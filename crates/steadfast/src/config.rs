@@ -40,9 +40,9 @@ pub use steadfast_config::Config;
 /// ```
 /// use steadfast::config::{CommandLineFlag, Config, Sources};
 ///
-/// let (setting, value) = ("store.knid".to_owned(), "memory".to_owned());
+/// let (setting, value) = ("store.kinds".to_owned(), "memory".to_owned());
 /// let flag = CommandLineFlag { name: "--store".to_owned(), setting, value };
-/// let errors = Config::load(&Sources { flags: vec![flag], ..Sources::default() }).unwrap_err();
+/// let errors = Config::load(&Sources { flags: vec![flag], ..Sources::default() }).err().unwrap();
 /// assert_eq!(errors.problems().len(), 1);
 /// assert!(errors.to_string().contains("store.kind"), "{errors}");
 /// ```

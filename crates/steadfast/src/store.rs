@@ -74,7 +74,7 @@ pub use steadfast_store::StateStore;
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// // In a test: #[tokio::test(start_paused = true)]
-/// let policy = ToolPolicy::read_only().attempts(2).backoff(Duration::from_secs(60), Duration::from_secs(60));
+/// let policy = ToolPolicy::read_only().attempts(2).backoff(Duration::from_secs(10), Duration::from_secs(10));
 /// let builder = Steadfast::builder().store(Store::memory()).tool("web/fetch", policy);
 /// let steadfast = builder.clock(Arc::new(RuntimeClock::new())).build().await?;
 /// // The wait before the second attempt takes no real time.

@@ -91,7 +91,7 @@ pub use steadfast_executor::RecentActivity;
 /// let steadfast = Steadfast::builder().store(Store::memory()).build().await?;
 /// let mut reader = steadfast.telemetry().feed().read(None);
 /// steadfast.call("clock/now").run(async |_: Attempt| Ok::<_, ToolFault>(12)).await?;
-/// let FeedItem::Happened(event) = reader.next().await else { panic!("no event was missed") };
+/// let FeedItem::Event(event) = reader.next().await else { panic!("no event was missed") };
 /// println!("{}: {}", event.event, event.text);
 /// # Ok(())
 /// # }

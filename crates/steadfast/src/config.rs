@@ -44,7 +44,7 @@ pub use steadfast_config::Config;
 /// let flag = CommandLineFlag { name: "--store".to_owned(), setting, value };
 /// let errors = Config::load(&Sources { flags: vec![flag], ..Sources::default() }).err().unwrap();
 /// assert_eq!(errors.problems().len(), 1);
-/// assert!(errors.to_string().contains("store.kind"), "{errors}");
+/// assert!(errors.to_string().contains("not a setting of [store]"), "{errors}");
 /// ```
 pub use steadfast_config::ConfigErrors;
 

@@ -173,6 +173,41 @@ impl Code {
         }
     }
 
+    /// Returns true if a call that ended with this code after so many attempts may have run, at least in part, now or
+    /// earlier under the same key. False is a promise: nothing happened.
+    pub const fn may_have_run(self, attempts: u32) -> bool {
+        match self {
+            Self::InvalidEnvelope
+            | Self::UnsupportedVersion
+            | Self::InvalidArguments
+            | Self::UnknownTool
+            | Self::IdempotencyConflict
+            | Self::DependencyFailed => false,
+            // A refusal may follow an earlier attempt of the same call.
+            Self::CircuitOpen
+            | Self::Overloaded
+            | Self::LoopDetected
+            | Self::ToolErrorLimit
+            | Self::ApprovalRequired
+            | Self::ApprovalDenied
+            | Self::ToolBlocked
+            | Self::UpstreamUnavailable => attempts > 0,
+            // An earlier call with the same key cannot be looked up, or its record is lost.
+            Self::StoreUnavailable => true,
+            // A duplicate that waited for another run has these too, without an attempt of its own.
+            Self::DeadlineExceeded
+            | Self::Cancelled
+            | Self::InFlight
+            | Self::RetryExhausted
+            | Self::Timeout
+            | Self::StuckCall
+            | Self::OutcomeUnknown
+            | Self::ResultNotKept
+            | Self::ResultTooLarge
+            | Self::ToolError => true,
+        }
+    }
+
     /// Returns true if the code is a decision by Steadfast that says nothing about the tool. Such a response is never
     /// stored and never replayed to a duplicate.
     pub const fn is_refusal(self) -> bool {

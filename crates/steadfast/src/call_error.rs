@@ -88,36 +88,7 @@ impl CallError {
     /// Returns true if the call may have run, at least in part, now or earlier under the same key. False is a promise:
     /// nothing happened.
     pub fn may_have_run(&self) -> bool {
-        match self.code() {
-            Code::InvalidEnvelope
-            | Code::UnsupportedVersion
-            | Code::InvalidArguments
-            | Code::UnknownTool
-            | Code::IdempotencyConflict
-            | Code::DependencyFailed => false,
-            // A refusal may follow an earlier attempt of the same call.
-            Code::CircuitOpen
-            | Code::Overloaded
-            | Code::LoopDetected
-            | Code::ToolErrorLimit
-            | Code::ApprovalRequired
-            | Code::ApprovalDenied
-            | Code::ToolBlocked
-            | Code::UpstreamUnavailable => self.attempts() > 0,
-            // An earlier call with the same key cannot be looked up, or its record is lost.
-            Code::StoreUnavailable => true,
-            // A duplicate that waited for another run has these too, without an attempt of its own.
-            Code::DeadlineExceeded
-            | Code::Cancelled
-            | Code::InFlight
-            | Code::RetryExhausted
-            | Code::Timeout
-            | Code::StuckCall
-            | Code::OutcomeUnknown
-            | Code::ResultNotKept
-            | Code::ResultTooLarge
-            | Code::ToolError => true,
-        }
+        self.code().may_have_run(self.attempts())
     }
 
     /// Returns the instruction for finding out whether the call took effect, if the outcome is unknown and the policy

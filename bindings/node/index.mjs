@@ -1,0 +1,6 @@
+import steadfast from './index.cjs'
+
+export const {
+  Steadfast, open, version, toFailure, ToolFailure, InputRequired,
+  SteadfastError, CallError, InvalidCallError, TicketError, OpenError, OperationError, InternalError,
+} = steadfast

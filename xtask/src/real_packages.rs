@@ -1,8 +1,9 @@
-//! Installs the servers and clients from npm and PyPI that the gateway is tested with, and the browser for the
-//! dashboard.
+//! Installs the servers and clients from npm and PyPI that the gateway is tested with, the host that the OpenClaw plugin
+//! is tested with, and the browser for the dashboard.
 //!
-//! `tests/gateway/real` pins them with all dependencies. They are installed below `target`, where the tests look for
-//! them. They are not installed again while the pins are the same and the installed programs still run.
+//! `tests/gateway/real` and `tests/openclaw/host` pin them with all dependencies. They are installed below `target`, where
+//! the tests look for them. They are not installed again while the pins are the same and the installed programs still
+//! run.
 
 use std::path::{Path, PathBuf};
 use std::{fs, thread};
@@ -17,13 +18,15 @@ pub(crate) fn run() -> Result<(), TaskFailure> {
     if !missing.is_empty() {
         return Err(missing.into_values().collect::<Vec<_>>().join("\n"));
     }
-    let (node, python) = (PackageSource::Node.place()?, PackageSource::Python.place()?);
-    // Each mostly waits for its registry, so both together take no longer than the slower one.
+    let places = PackageSource::ALL.into_iter().map(PackageSource::place).collect::<Result<Vec<_>, _>>()?;
+    // Each mostly waits for its registry, so all together take no longer than the slowest one.
     thread::scope(|scope| {
-        let node = scope.spawn(|| node.install());
-        let python = python.install();
-        let node = node.join().unwrap_or_else(|_| Err("installing from npm came to no end".to_owned()));
-        node.and(python)
+        let installing: Vec<_> = places.iter().map(|place| scope.spawn(|| place.install())).collect();
+        let installed = installing.into_iter().map(|one| {
+            one.join().unwrap_or_else(|_| Err("the installation of a package panicked".to_owned()))
+        });
+        // All of them end before the first failure is reported.
+        installed.collect::<Vec<_>>().into_iter().collect::<Result<(), _>>()
     })?;
     // Last, because only the tests of the dashboard need it.
     match step::set_up([&CHROMIUM])?.into_values().next() {
@@ -36,6 +39,8 @@ pub(crate) fn run() -> Result<(), TaskFailure> {
 enum PackageSource {
     Node,
     Python,
+    /// OpenClaw, which the Node of [`Self::Node`] runs.
+    OpenClaw,
 }
 
 /// Folder and pins of one kind of package.
@@ -47,12 +52,15 @@ struct InstallFolder {
 }
 
 impl PackageSource {
+    const ALL: [Self; 3] = [Self::Node, Self::Python, Self::OpenClaw];
+
     fn place(self) -> Result<InstallFolder, TaskFailure> {
-        let (name, files): (_, &[_]) = match self {
-            Self::Node => ("node", &["package.json", "package-lock.json"]),
-            Self::Python => ("python", &["requirements.txt"]),
+        let (name, source, files): (_, _, &[_]) = match self {
+            Self::Node => ("node", "tests/gateway/real/node", &["package.json", "package-lock.json"]),
+            Self::Python => ("python", "tests/gateway/real/python", &["requirements.txt"]),
+            Self::OpenClaw => ("openclaw", "tests/openclaw/host", &["package.json", "package-lock.json"]),
         };
-        let source = workspace::root().join("tests/gateway/real").join(name);
+        let source = workspace::root().join(source);
         let pins = files.iter().map(|&file| Ok((file, workspace::read(&source.join(file))?)));
         let pins = pins.collect::<Result<_, TaskFailure>>()?;
         Ok(InstallFolder { kind: self, folder: workspace::scratch(&format!("real/{name}"))?, pins })
@@ -63,6 +71,8 @@ impl PackageSource {
         match self {
             Self::Node => Invocation::of(&within(folder, "node_modules/.bin/node"), &["--version"]),
             Self::Python => Invocation::of(&within(folder, "bin/python"), &["--version"]),
+            // The host needs another Node than that of the machine, and the compiler runs on any.
+            Self::OpenClaw => Invocation::of(&within(folder, "node_modules/.bin/tsc"), &["--version"]),
         }
     }
 
@@ -73,6 +83,19 @@ impl PackageSource {
             Self::Node => vec![Invocation::of(
                 "npm",
                 &["install", "--prefix", &here, "--no-audit", "--no-fund", "--loglevel=error"],
+            )],
+            // Its own install script only checks the version of the machine's Node.
+            Self::OpenClaw => vec![Invocation::of(
+                "npm",
+                &[
+                    "install",
+                    "--prefix",
+                    &here,
+                    "--ignore-scripts",
+                    "--no-audit",
+                    "--no-fund",
+                    "--loglevel=error",
+                ],
             )],
             Self::Python => vec![
                 Invocation::of("python3", &["-m", "venv", &here]),
@@ -134,11 +157,13 @@ mod tests {
 
     #[test]
     fn pins_have_one_version_and_no_registry() {
-        for kind in [PackageSource::Node, PackageSource::Python] {
+        for kind in PackageSource::ALL {
             for (file, text) in kind.place().unwrap().pins {
                 assert!(!text.contains("://"), "{file} names an address");
                 let pinned = match kind {
-                    PackageSource::Node => !text.contains("\": \"latest\"") && !text.contains("\"resolved\""),
+                    PackageSource::Node | PackageSource::OpenClaw => {
+                        !text.contains("\": \"latest\"") && !text.contains("\"resolved\"")
+                    }
                     PackageSource::Python => text
                         .lines()
                         .filter(|line| !line.is_empty() && !line.starts_with('#'))

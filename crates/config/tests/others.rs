@@ -110,6 +110,10 @@ fn rp_17_the_retry_block_of_openclaw_and_tool_manifests_are_understood() {
         assert_eq!(verdict.nature, FaultNature::Transient, "{message}");
     }
 
+    assert_eq!((any.guard.identical.get(), any.guard.per_turn.get()), (3, 7));
+    let log = config.global().log.malformed_calls.as_deref().unwrap();
+    assert!(log.ends_with(".openclaw/tool-guard.log"), "{}", log.display());
+
     let config = sample("imported/manifest.json");
     let search = policy(&config, &tool("travel", "flight_search"));
     assert_eq!(

@@ -1,4 +1,5 @@
-//! The retry block of OpenClaw's gateway (seed 003): `gateway.toolCallRetry`.
+//! The blocks of OpenClaw's configuration that concern tool calls: retries of its gateway (seed 003),
+//! `gateway.toolCallRetry`, and the loop guard of its plugin (seed 001), `plugins.entries.tool-guard.config`.
 
 use super::{FileImport, span};
 use crate::location::SourceLocation;
@@ -6,19 +7,39 @@ use crate::node::{ConfigNode, ConfigTable, RawNode, TableEntry};
 
 const FIELDS: [&str; 4] = ["enabled", "maxAttempts", "backoffMs", "transientPatterns"];
 
+const GUARD_FIELDS: [&str; 4] = ["enabled", "logPath", "maxFailuresPerTurn", "maxIdenticalFailures"];
+
 pub(super) fn is_it(root: &ConfigTable) -> bool {
-    block(root).is_some()
+    retry_block(root).is_some() || guard_block(root).is_some()
 }
 
-fn block(root: &ConfigTable) -> Option<&TableEntry> {
+fn retry_block(root: &ConfigTable) -> Option<&TableEntry> {
     root.get("gateway")?.node.table()?.get("toolCallRetry")
 }
 
+fn guard_block(root: &ConfigTable) -> Option<&TableEntry> {
+    let entries = root.get("plugins")?.node.table()?.get("entries")?.node.table()?;
+    entries.get("tool-guard")?.node.table()?.get("config")
+}
+
 pub(super) fn translate(root: &ConfigTable, import: &mut FileImport) {
-    let Some(entry) = block(root) else { return };
-    let place = &entry.node.place;
-    let Some(table) = entry.node.table() else {
-        return import.refuse(&entry.node, "gateway.toolCallRetry", "a table");
+    if let Some(entry) = retry_block(root) {
+        translate_retries(&entry.node, import);
+    }
+    if let Some(entry) = guard_block(root) {
+        translate_guard(&entry.node, import);
+    }
+    let understood = ["gateway", "plugins", "mcpServers"];
+    if root.0.iter().any(|entry| !understood.contains(&&*entry.key)) {
+        let name = import.name.clone();
+        import.notes.push(format!("{name}: everything else in it belongs to OpenClaw and was ignored"));
+    }
+}
+
+fn translate_retries(node: &ConfigNode, import: &mut FileImport) {
+    let place = &node.place;
+    let Some(table) = node.table() else {
+        return import.refuse(node, "gateway.toolCallRetry", "a table");
     };
     // The format's own defaults are those of the profile `stepped`. Omitted fields have them.
     import.set(&["retry", "attempts"], RawNode::Integer(3), place);
@@ -31,26 +52,42 @@ pub(super) fn translate(root: &ConfigTable, import: &mut FileImport) {
     );
     for TableEntry { key, node, .. } in &table.0 {
         match key.as_str() {
-            "enabled" => enabled(node, import),
+            "enabled" => enabled(node, "retry", import),
             "maxAttempts" => import.pass(&["retry", "attempts"], node),
             "backoffMs" => backoff(node, import),
             "transientPatterns" => patterns(node, import),
             _ => import.ignore(&node.place, key, &FIELDS),
         }
     }
-    let others = root.0.iter().any(|entry| entry.key != "gateway" && entry.key != "mcpServers");
-    if others {
-        let name = import.name.clone();
-        import.notes.push(format!("{name}: everything else in it belongs to OpenClaw and was ignored"));
+}
+
+/// Translates the settings of the loop guard. Its defaults are those of `[guard]`.
+fn translate_guard(node: &ConfigNode, import: &mut FileImport) {
+    let Some(table) = node.table() else {
+        return import.refuse(node, "plugins.entries.tool-guard.config", "a table");
+    };
+    import.note(
+        &node.place,
+        "the settings of the plugin `tool-guard` are `[guard]`, and `logPath` is `log.malformed_calls`",
+    );
+    for TableEntry { key, node, .. } in &table.0 {
+        match key.as_str() {
+            "enabled" => enabled(node, "guard", import),
+            "maxIdenticalFailures" => import.pass(&["guard", "identical"], node),
+            "maxFailuresPerTurn" => import.pass(&["guard", "per_turn"], node),
+            "logPath" => import.pass(&["log", "malformed_calls"], node),
+            _ => import.ignore(&node.place, key, &GUARD_FIELDS),
+        }
     }
 }
 
-fn enabled(node: &ConfigNode, import: &mut FileImport) {
+/// Translates the switch of a mechanism.
+fn enabled(node: &ConfigNode, mechanism: &str, import: &mut FileImport) {
     match &node.raw {
         RawNode::Boolean(true) => {}
         RawNode::Boolean(false) => {
-            import.set(&["retry", "mode"], RawNode::String("off".to_owned()), &node.place);
-            import.note(&node.place, "`enabled = false` is `retry.mode = \"off\"`");
+            import.set(&[mechanism, "mode"], RawNode::String("off".to_owned()), &node.place);
+            import.note(&node.place, format!("`enabled = false` is `{mechanism}.mode = \"off\"`"));
         }
         RawNode::Integer(_)
         | RawNode::Float(_)

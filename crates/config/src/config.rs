@@ -18,7 +18,7 @@ use crate::read_context::{ReadContext, SourceFormat};
 use crate::resolved_policy::PolicyCache;
 use crate::rule::{Rule, RuleSet, Selector};
 use crate::server::{self, IncompleteServer, ServerSettings};
-use crate::sources::{FileContents, InlineJson, PolicyStart, Sources};
+use crate::sources::{FileContents, InlineJson, PolicyStart, ProgramText, Sources};
 use crate::switch::{self, Switches};
 use crate::token::{InvalidToken, Token, TokenDraft};
 use crate::tool::{
@@ -106,6 +106,10 @@ impl Config {
         for InlineJson { name, json } in &sources.texts {
             reader.layer += 1;
             reader.read_json(&SourceText::new(name, json), PathBuf::new());
+        }
+        if let Some(ProgramText { name, toml }) = &sources.program {
+            reader.layer += 1;
+            reader.read_file(&SourceText::new(name, toml), None);
         }
         reader.read_environment();
         reader.read_flags();

@@ -71,7 +71,7 @@ pub use resolved_policy::{ExplainedSetting, Explanation, Origins, ResolvedPolicy
 pub use server::{Isolation, ServerSettings, ServerTarget};
 pub use sources::{
     CONFIG_VARIABLE, CommandLineFlag, ConfigFile, FILE_NAME, FileRequirement, InlineJson, PolicyStart,
-    Sources,
+    ProgramText, Sources,
 };
 pub use steadfast_core::policy::AnnotationHints;
 pub use switch::Switches;

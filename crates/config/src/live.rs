@@ -13,13 +13,13 @@ use parking_lot::Mutex;
 
 use crate::config::Config;
 use crate::diagnostics::{ConfigErrors, ConfigProblem};
-use crate::sources::{FileContents, Sources};
+use crate::sources::{FileContents, ProgramText, Sources};
 use crate::switch::Switches;
 
 /// A configuration that follows its files.
 pub struct LiveConfig {
     current: ArcSwap<Config>,
-    sources: Sources,
+    sources: ArcSwap<Sources>,
     snapshot: Mutex<FileSnapshot>,
 }
 
@@ -68,7 +68,8 @@ impl LiveConfig {
         let running = sources.read();
         let config = Config::of(&sources, &running)?;
         let snapshot = Mutex::new(FileSnapshot { running, refused: None, changing: None });
-        Ok(Self { current: ArcSwap::from_pointee(config), sources, snapshot })
+        let (current, sources) = (ArcSwap::from_pointee(config), ArcSwap::from_pointee(sources));
+        Ok(Self { current, sources, snapshot })
     }
 
     /// Returns a snapshot of the current configuration. The snapshot does not change.
@@ -78,7 +79,7 @@ impl LiveConfig {
 
     /// Checks the files and applies changes at once.
     pub fn check_now(&self) -> Reload {
-        let found = self.sources.read();
+        let found = self.sources.load().read();
         let mut snapshot = self.snapshot.lock();
         snapshot.changing = None;
         self.judge(&mut snapshot, found)
@@ -87,7 +88,7 @@ impl LiveConfig {
     /// Checks the files and applies a change when the next check finds the same contents, because an editor may still
     /// be writing. Meant for a task that checks about every second.
     pub fn poll(&self) -> Reload {
-        let found = self.sources.read();
+        let found = self.sources.load().read();
         let mut snapshot = self.snapshot.lock();
         if snapshot.know(&found) || snapshot.changing.as_ref() == Some(&found) {
             snapshot.changing = None;
@@ -95,6 +96,17 @@ impl LiveConfig {
         }
         snapshot.changing = Some(found);
         Reload::Unchanged
+    }
+
+    /// Replaces the settings that the program passes as text, or returns all their errors and changes nothing. Returns
+    /// the names of the settings that differ, as [`Reload::Replaced`] has them. The files are those that are in use,
+    /// and switches stay as they are.
+    pub fn reconfigure(&self, program: ProgramText) -> Result<Vec<String>, ConfigErrors> {
+        let snapshot = self.snapshot.lock();
+        let sources = Sources { program: Some(program), ..Sources::clone(&self.sources.load()) };
+        let config = Config::of(&sources, &snapshot.running)?;
+        self.sources.store(Arc::new(sources));
+        Ok(self.replace(config))
     }
 
     /// Changes switches from their current state to the returned one. Reloads of files do not reset them.
@@ -108,12 +120,21 @@ impl LiveConfig {
         SwitchChange { before, after }
     }
 
+    /// Puts a configuration in use, and returns the names of the settings that differ.
+    fn replace(&self, config: Config) -> Vec<String> {
+        let running = self.current.load();
+        let changed = differences(&running, &config);
+        self.current.store(Arc::new(config.with_switches(running.switches())));
+        changed
+    }
+
     fn judge(&self, snapshot: &mut FileSnapshot, found: Vec<FileContents>) -> Reload {
         if snapshot.know(&found) {
             return Reload::Unchanged;
         }
+        let sources = self.sources.load();
         let removed_file =
-            snapshot.running.iter().zip(&found).zip(&self.sources.files).find_map(|((before, now), file)| {
+            snapshot.running.iter().zip(&found).zip(&sources.files).find_map(|((before, now), file)| {
                 let vanished = *before != FileContents::Missing && *now == FileContents::Missing;
                 vanished.then(|| {
                     ConfigProblem::nowhere(format!("{} is gone", file.path.display()))
@@ -122,15 +143,12 @@ impl LiveConfig {
             });
         let loaded = match removed_file.and_then(|problem| ConfigErrors::of(vec![problem], BTreeSet::new())) {
             Some(errors) => Err(errors),
-            None => Config::of(&self.sources, &found),
+            None => Config::of(&sources, &found),
         };
         match loaded {
             Ok(config) => {
                 (snapshot.running, snapshot.refused) = (found, None);
-                let running = self.current.load();
-                let changed = differences(&running, &config);
-                self.current.store(Arc::new(config.with_switches(running.switches())));
-                Reload::Replaced { changed }
+                Reload::Replaced { changed: self.replace(config) }
             }
             Err(errors) => {
                 snapshot.refused = Some(found);

@@ -20,6 +20,9 @@ pub struct Sources {
     pub files: Vec<ConfigFile>,
     /// JSON of other programs that was given as text, such as `mcpServers`. It is stronger than the files.
     pub texts: Vec<InlineJson>,
+    /// Settings of the program as text, in the format of `steadfast.toml`. They are stronger than the files, and the
+    /// environment is stronger than they are. A running program can [replace](crate::LiveConfig::reconfigure) them.
+    pub program: Option<ProgramText>,
     /// Environment variables.
     pub environment: BTreeMap<String, String>,
     /// Settings from the command line.
@@ -55,6 +58,15 @@ pub struct InlineJson {
     pub name: String,
     /// The JSON text.
     pub json: String,
+}
+
+/// Settings that a program passes as text, in the format of `steadfast.toml`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgramText {
+    /// Name of the source in messages: `pluginConfig`.
+    pub name: String,
+    /// The settings.
+    pub toml: String,
 }
 
 /// Requirement that a file exists.

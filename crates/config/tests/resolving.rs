@@ -10,7 +10,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use steadfast_config::{
     AnnotationHints, CommandLineFlag, Config, ConfigFile, DEFAULTS, FileRequirement, HttpMethod, Isolation,
-    PolicyStart, ResolvedPolicy, ServerTarget, SettingOrigin, Sources, StoreKind, Switches, reference,
+    LiveConfig,
+    PolicyStart, ProgramText, ResolvedPolicy, ServerTarget, SettingOrigin, Sources, StoreKind, Switches, reference,
 };
 use steadfast_core::Timestamp;
 use steadfast_core::classify::{AttemptFault, FaultSource, classify};
@@ -619,4 +620,42 @@ proptest! {
             prop_assert!(errors.to_string().contains("mistake"));
         }
     }
+}
+
+fn program(toml: &str) -> ProgramText {
+    ProgramText { name: "pluginConfig".to_owned(), toml: toml.to_owned() }
+}
+
+#[test]
+fn settings_of_the_program_are_stronger_than_files_and_weaker_than_the_environment() {
+    let live = LiveConfig::start(Sources {
+        files: files("program", &[("steadfast.toml", "timeout = \"7s\"\n[retry]\nattempts = 5\n[breaker]\nconsecutive = 9")]),
+        program: Some(program("timeout = \"6s\"\n[retry]\nattempts = 4")),
+        environment: environment(&[("STEADFAST_TIMEOUT", "5s")]),
+        ..Sources::default()
+    })
+    .unwrap();
+    let found = |live: &LiveConfig| {
+        let policy = policy(&live.current(), &tool("bank/pay"));
+        (policy.time.attempt, policy.retry.attempts.get(), policy.breaker.consecutive.get())
+    };
+    assert_eq!(found(&live), (seconds(5), 4, 9));
+    live.reconfigure(program("[breaker]\nconsecutive = 3")).unwrap();
+    assert_eq!(found(&live), (seconds(5), 5, 3), "the new text replaces all of the old one");
+}
+
+#[test]
+fn new_settings_of_the_program_apply_together_or_not_at_all() {
+    let live = LiveConfig::start(Sources { program: Some(program("timeout = \"6s\"")), ..Sources::default() }).unwrap();
+    let before = live.current();
+    let errors = live.reconfigure(program("timeout = 5\nretries = 2\n[retry]\nattempts = 3")).unwrap_err();
+    assert_eq!(errors.problems().len(), 2, "{errors}");
+    assert!(errors.to_string().contains("pluginConfig:"), "{errors}");
+    assert!(Arc::ptr_eq(&before, &live.current()));
+    // Switches stay, and a snapshot that a call has taken does not change.
+    live.switch(|switches| Switches { retry: EnforcementMode::Off, ..switches });
+    live.reconfigure(program("timeout = \"4s\"")).unwrap();
+    assert_eq!(live.current().switches().retry, EnforcementMode::Off);
+    assert_eq!(policy(&before, &tool("bank/pay")).time.attempt, seconds(6));
+    assert_eq!(policy(&live.current(), &tool("bank/pay")).time.attempt, seconds(4));
 }

@@ -1,12 +1,14 @@
 //! The ground floor: the identity of an engine, its numbers and its life. It depends on no other room.
 
 use std::io::Write as _;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use steadfast_core::dedupe::{ClaimOwner, ProcessIdentity};
 use steadfast_core::id::{Digest, RunId};
 use steadfast_store::TimeSource;
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -14,6 +16,8 @@ use tokio_util::task::TaskTracker;
 #[derive(Debug)]
 pub(crate) struct EngineState {
     pub(crate) process: ProcessIdentity,
+    /// The runtime that the engine was started on. Its calls run there when nothing polls them.
+    pub(crate) runtime: Handle,
     /// Name of this engine in the ids of its runs and in its history.
     pub(crate) tag: Arc<str>,
     /// Cancelled when calls in flight have to end.
@@ -30,20 +34,34 @@ pub(crate) struct EngineState {
 
 /// Number of the next call of this process, across all its engines. Owner tokens are made of it and the process, and
 /// two engines on one store must not make the same token.
-static CALLS: AtomicU64 = AtomicU64::new(1);
+///
+/// A process can load this library twice, and each copy counts for itself. So each begins at a number of its own out of
+/// 2^64, far from all others.
+static CALLS: LazyLock<AtomicU64> = LazyLock::new(|| AtomicU64::new(first_call_number()));
 
 /// Returns the number of the next call of this process.
 pub(crate) fn next_call_number() -> u64 {
     CALLS.fetch_add(1, Ordering::Relaxed)
 }
 
+/// Returns the number at which this copy of the library begins.
+fn first_call_number() -> u64 {
+    getrandom::u64().unwrap_or_else(|_| {
+        // Without randomness, the place of this copy in memory and the time distinguish it.
+        let place = std::ptr::from_ref(&CALLS).addr() as u64;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        spread(spread(place) ^ u64::from(now.subsec_nanos()) ^ now.as_secs().rotate_left(32))
+    })
+}
+
 impl EngineState {
-    pub(crate) fn new(process: ProcessIdentity, clock: &dyn TimeSource) -> Self {
+    pub(crate) fn new(process: ProcessIdentity, clock: &dyn TimeSource, runtime: Handle) -> Self {
         // Makes this engine differ from another one of this process that started in the same millisecond.
         let number = next_call_number();
         let me = ClaimOwner { process: process.clone(), call: number, claim: 0 }.digest();
         Self {
             process,
+            runtime,
             tag: me.fingerprint().into(),
             stopping: CancellationToken::new(),
             background_tasks: TaskTracker::new(),
@@ -102,4 +120,24 @@ fn spread(number: u64) -> u64 {
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     mixed ^ (mixed >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two copies of the library are as two processes with the same identity: only this number distinguishes them.
+    #[test]
+    fn copies_of_the_library_begin_at_numbers_far_from_each_other() {
+        let mut firsts: Vec<u64> = (0..64).map(|_| first_call_number()).collect();
+        firsts.sort_unstable();
+        let nearest = firsts.windows(2).map(|pair| pair[1] - pair[0]).min();
+        assert!(nearest > Some(1 << 32), "{nearest:?}");
+    }
+
+    #[test]
+    fn each_call_of_a_process_has_a_number_of_its_own() {
+        let (first, second) = (next_call_number(), next_call_number());
+        assert_eq!(second, first.wrapping_add(1));
+    }
 }

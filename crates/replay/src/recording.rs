@@ -102,6 +102,8 @@ pub struct RecordedRequest {
     pub waits_long: bool,
     #[serde(skip_serializing_if = "is_not")]
     pub run_by_host: bool,
+    #[serde(rename = "hostInProcess", skip_serializing_if = "is_not")]
+    pub is_host_in_process: bool,
     #[serde(rename = "endSeen", skip_serializing_if = "is_not")]
     pub is_end_visible: bool,
     #[serde(skip_serializing_if = "is_not")]

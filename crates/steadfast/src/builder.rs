@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use steadfast_config::{
-    CommandLineFlag, Config, LiveConfig, LossPolicy, PolicyStart, Reload, Sources, SwitchChange, Switches,
+    CommandLineFlag, Config, ConfigErrors, LiveConfig, LossPolicy, PolicyStart, ProgramText, Reload, Sources,
+    SwitchChange, Switches,
 };
 use steadfast_core::dedupe::RecordLoss;
 use steadfast_core::envelope::CallEnvelope;
@@ -24,7 +25,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::config::usual_sources;
-use crate::live_config::{ConfigEvent, ConfigEventSender, LivePolicies, follow};
+use crate::live_config::{ConfigChange, ConfigEvent, ConfigEventSender, LivePolicies, follow};
 use crate::open_error::OpenError;
 use crate::plan::{OpenStore, StartupPlan};
 use crate::settings::{self, SettingList, ToolPolicy};
@@ -99,6 +100,7 @@ struct StoreCheck {
 #[must_use = "a builder does nothing before `build`"]
 pub struct SteadfastBuilder {
     sources: Sources,
+    program: Option<ProgramText>,
     /// Settings of the program, in order. The last value of a setting counts.
     settings: SettingList,
     is_path_unusable: bool,
@@ -116,6 +118,7 @@ impl Steadfast {
     pub fn builder() -> SteadfastBuilder {
         SteadfastBuilder {
             sources: Sources::default(),
+            program: None,
             settings: SettingList::default(),
             is_path_unusable: false,
             logging: LogOutput::Disabled,
@@ -209,6 +212,29 @@ impl Steadfast {
         reload
     }
 
+    /// Replaces the settings that the program passes as text, in the format of `steadfast.toml`. If the text has errors,
+    /// all of them are returned and nothing changes. Calls in flight keep their policy.
+    ///
+    /// The text replaces that of [`program_text`](SteadfastBuilder::program_text) and that of an earlier call. Files stay
+    /// weaker and the environment stronger.
+    ///
+    /// ```
+    /// use steadfast::{Steadfast, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let steadfast = Steadfast::builder().store(Store::memory()).build().await?;
+    /// let change = steadfast.reconfigure("[tools.\"bank/pay\"]\ntimeout = \"5s\"")?;
+    /// assert!(change.after_restart.is_empty());
+    /// assert!(steadfast.reconfigure("timeout = 5\nretries = 2").unwrap_err().problems().len() > 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn reconfigure(&self, toml: &str) -> Result<ConfigChange, ConfigErrors> {
+        let changed = self.live.reconfigure(program_text(toml))?;
+        Ok(self.herald.replaced(&changed))
+    }
+
     /// Changes switches for all calls from now on: `turn` maps the current ones to the new ones. They stay in effect
     /// when files change.
     pub fn switch(&self, turn: impl FnOnce(Switches) -> Switches) -> SwitchChange {
@@ -275,6 +301,14 @@ impl SteadfastBuilder {
     /// Sets the sources of the configuration: files, texts, environment variables and flags.
     pub fn sources(mut self, sources: Sources) -> Self {
         self.sources = sources;
+        self
+    }
+
+    /// Sets settings as text, in the format of `steadfast.toml`. They are stronger than all files of the sources, and
+    /// weaker than the environment and everything else that the builder sets. A running instance can
+    /// [replace](Steadfast::reconfigure) them.
+    pub fn program_text(mut self, toml: &str) -> Self {
+        self.program = Some(program_text(toml));
         self
     }
 
@@ -358,6 +392,9 @@ impl SteadfastBuilder {
             return Err(OpenError::setting("store", "a path is not UTF-8, and settings are text"));
         }
         let mut sources = self.sources;
+        if self.program.is_some() {
+            sources.program = self.program;
+        }
         let flag = |(setting, value): (String, String)| CommandLineFlag {
             name: format!("{setting} (set by the program)"),
             setting,
@@ -450,6 +487,11 @@ impl SteadfastBuilder {
             _life: life,
         })
     }
+}
+
+/// Returns settings of the program, with their name in messages.
+fn program_text(toml: &str) -> ProgramText {
+    ProgramText { name: "the settings of the program".to_owned(), toml: toml.to_owned() }
 }
 
 fn logs(plan: &StartupPlan, logging: LogOutput) -> Result<Option<LogSink>, OpenError> {

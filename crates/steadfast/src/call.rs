@@ -20,8 +20,8 @@ pub use steadfast_core::call::*;
 pub use steadfast_core::key::DedupeMode;
 pub use steadfast_core::{classify, code, envelope, id, output};
 pub use steadfast_executor::{
-    AttemptError, CallCanceller, CallOptions, DeliveryHandle, HeartbeatReply, HookFuture, Hooks, HostCallId,
-    HostError, HostStep, PendingCall, ProgressSignals, ResolvedTool, RunOrder, SharedTool, ToolInfo,
+    AnsweredCall, AttemptError, CallCanceller, CallOptions, DeliveryHandle, HeartbeatReply, HookFuture, Hooks,
+    HostAbilities, HostAttempts, HostCallId, HostError, HostLocation, HostStep, OrderEnd, PendingCall, ProgressSignals, ResolvedTool, RunOrder, SharedTool, ToolInfo,
     ToolRegistries, ToolRegistry, ToolResult, TurnResubmission,
 };
 pub use steadfast_json as json;

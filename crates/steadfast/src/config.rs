@@ -12,12 +12,12 @@ use std::collections::BTreeMap;
 
 pub use steadfast_config::{
     COMMAND_NAMESPACE, CommandLineFlag, Config, ConfigErrors, ConfigFile, ConfigProblem, ExplainedSetting,
-    Explanation, FileRequirement, HTTP_NAMESPACE, InlineJson, Isolation, PolicyStart, Reload, Section,
+    Explanation, FileRequirement, HTTP_NAMESPACE, InlineJson, Isolation, PolicyStart, ProgramText, Reload, Section,
     ServerSettings, ServerTarget, SettingPosition, Sources, StoreKind, SwitchChange, Switches, Token,
     TokenRole, listen_address, nearest, parse_span,
 };
 
-pub use crate::live_config::ConfigEvent;
+pub use crate::live_config::{ConfigChange, ConfigEvent};
 pub use crate::plan::StartupPlan;
 
 /// Returns the usual sources of a configuration: the user's file, that of the working folder (or the one that

@@ -63,6 +63,15 @@ pub enum ConfigEvent {
     Switched(Switches),
 }
 
+/// The parts of a new configuration that do not apply to calls by themselves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConfigChange {
+    /// Changed servers, by name.
+    pub servers: Vec<String>,
+    /// Changed settings that are only read at the start.
+    pub after_restart: Vec<String>,
+}
+
 /// Publisher of configuration changes.
 #[derive(Clone, Debug)]
 pub(crate) struct ConfigEventSender(broadcast::Sender<ConfigEvent>);
@@ -85,19 +94,7 @@ impl ConfigEventSender {
         match reload {
             Reload::Unchanged => {}
             Reload::Replaced { changed } => {
-                let servers: Vec<_> = changed
-                    .iter()
-                    .filter_map(|name| name.strip_prefix("servers."))
-                    .map(str::to_owned)
-                    .collect();
-                let after_restart: Vec<_> =
-                    changed.iter().filter(|name| !is_followed(name)).cloned().collect();
-                tracing::info!(event = "config.replaced", "the configuration was reloaded");
-                if !after_restart.is_empty() {
-                    let settings = after_restart.join(", ");
-                    tracing::warn!(event = "config.needs_restart", settings, "these settings need a restart");
-                }
-                self.tell(ConfigEvent::Replaced { servers, after_restart });
+                self.replaced(changed);
             }
             Reload::Kept(errors) => {
                 tracing::error!(
@@ -109,6 +106,23 @@ impl ConfigEventSender {
                 self.tell(ConfigEvent::Rejected(errors.clone()));
             }
         }
+    }
+
+    /// Publishes a new configuration, given the settings that differ.
+    pub(crate) fn replaced(&self, changed: &[String]) -> ConfigChange {
+        let servers = changed.iter().filter_map(|name| name.strip_prefix("servers."));
+        let change = ConfigChange {
+            servers: servers.map(str::to_owned).collect(),
+            after_restart: changed.iter().filter(|name| !is_followed(name)).cloned().collect(),
+        };
+        tracing::info!(event = "config.replaced", "the configuration was reloaded");
+        if !change.after_restart.is_empty() {
+            let settings = change.after_restart.join(", ");
+            tracing::warn!(event = "config.needs_restart", settings, "these settings need a restart");
+        }
+        let ConfigChange { servers, after_restart } = change.clone();
+        self.tell(ConfigEvent::Replaced { servers, after_restart });
+        change
     }
 
     pub(crate) fn switched(&self, switches: Switches) {

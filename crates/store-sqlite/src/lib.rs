@@ -12,6 +12,7 @@ mod commit_note;
 mod fault;
 mod files;
 mod followers;
+mod library_copy;
 mod queue;
 mod reader;
 mod recent_records;
@@ -57,6 +58,7 @@ pub use state_file::{CommitLossPolicy, FileDamagePolicy, SqliteOpenError};
 
 use crate::commit_note::{BootId, NoteFileState};
 use crate::fault::SqliteFault;
+use crate::library_copy::LibraryCopyLock;
 use crate::queue::{QueueError, QueueLane};
 use crate::reader::{LookupFunction, LookupQueue, SqliteReader};
 use crate::recent_records::RecentRecords;
@@ -212,6 +214,8 @@ impl SqliteStore {
     pub fn open(options: SqliteOptions) -> Result<Self, SqliteOpenError> {
         let place = options.place();
         let SqliteOptions { clock, process, sight, codec, .. } = options;
+        state_file::make_folder(&place.path)?;
+        let copy = LibraryCopyLock::acquire(&place.path)?;
         let prepared = state_file::prepare(&place, None, clock.now())?;
         let sql = |error: rusqlite::Error| state_file::sql_error(&place.path, &error);
         let first = state_file::connect(&place, Connected::Reader).map_err(sql)?;
@@ -219,7 +223,7 @@ impl SqliteStore {
         let handle = number("SELECT random()")?;
         let document = columns::unsigned(number("SELECT value FROM meta WHERE name = 'document'")?);
         let bounds = FileLimits { records: options.most_records.max(1), bytes: options.most_bytes };
-        let given = SqliteParts { place: place.clone(), clock, process, sight, codec, bounds };
+        let given = SqliteParts { place: place.clone(), clock, process, sight, codec, bounds, copy };
         let shared = Arc::new(SqliteShared::new(given, handle, prepared.last));
         let store = Self {
             shared: shared.clone(),

@@ -17,6 +17,7 @@ use tokio::sync::broadcast;
 use crate::commit_note::CommitNoteFile;
 use crate::fault::SqliteFault;
 use crate::files::FileIdentity;
+use crate::library_copy::LibraryCopyLock;
 use crate::followers::RecordFollowers;
 use crate::state_file::{self, ConnectionRole, PreparedFile, SqliteOpenError, StateFile};
 
@@ -34,6 +35,8 @@ pub(crate) struct SqliteShared {
     pub(crate) sight: Arc<dyn ProcessMonitor>,
     pub(crate) codec: RecordCodec,
     pub(crate) bounds: FileLimits,
+    /// Held as long as anything of this store uses the file.
+    _copy: LibraryCopyLock,
     /// Distinguishes documents written by this store from those of others.
     pub(crate) handle: i64,
     pub(crate) followers: RecordFollowers,
@@ -75,11 +78,12 @@ pub(crate) struct SqliteParts {
     pub(crate) sight: Arc<dyn ProcessMonitor>,
     pub(crate) codec: RecordCodec,
     pub(crate) bounds: FileLimits,
+    pub(crate) copy: LibraryCopyLock,
 }
 
 impl SqliteShared {
     pub(crate) fn new(given: SqliteParts, handle: i64, last: Commit) -> Self {
-        let SqliteParts { place, clock, process, sight, codec, bounds } = given;
+        let SqliteParts { place, clock, process, sight, codec, bounds, copy } = given;
         let mut watch = MarkerWatch::default();
         watch.observe(last.marker, LEASE, clock.now());
         Self {
@@ -91,6 +95,7 @@ impl SqliteShared {
             process,
             codec,
             bounds,
+            _copy: copy,
             handle,
             followers: RecordFollowers::default(),
             events: broadcast::Sender::new(256),

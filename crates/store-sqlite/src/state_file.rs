@@ -136,6 +136,15 @@ pub enum SqliteOpenError {
         /// The version of the file.
         found: i64,
     },
+    /// Another copy of this library has the file open in this process.
+    #[error(
+        "the state file {path} is already open in this process by another copy of the steadfast library: load the library \
+         once, or give each copy a `store.path` of its own"
+    )]
+    OtherCopy {
+        /// The path.
+        path: PathBuf,
+    },
     /// Another process holds the file, and does not release it.
     #[error("the state file {path} is held by another process for too long: check for a process that hangs")]
     Busy {
@@ -507,7 +516,7 @@ fn plain_connection(path: &Path) -> rusqlite::Result<Connection> {
 }
 
 /// A new folder is accessible for its user only. An existing folder is not changed.
-fn make_folder(path: &Path) -> Result<(), SqliteOpenError> {
+pub(crate) fn make_folder(path: &Path) -> Result<(), SqliteOpenError> {
     let folder = folder_of(path);
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use axum::body::Bytes;
 use axum::extract::{FromRequestParts as _, Request};
 use http::{HeaderMap, HeaderValue};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -69,9 +70,22 @@ pub(super) async fn call(
     engine: &Engine,
     request: Request,
 ) -> Result<(CallRequestParts, CallEnvelope), ApiProblem> {
+    let (request, envelope, ()) =
+        call_within(engine, request, JsonLimits::ENVELOPE.bytes, |text| Ok((text, ()))).await?;
+    Ok((request, envelope))
+}
+
+/// Reads the call of a request whose body has more than the envelope. `split` returns the text of the envelope, and the
+/// rest.
+pub(super) async fn call_within<T>(
+    engine: &Engine,
+    request: Request,
+    longest: usize,
+    split: impl FnOnce(Bytes) -> Result<(Bytes, T), ApiProblem>,
+) -> Result<(CallRequestParts, CallEnvelope, T), ApiProblem> {
     let (mut parts, content) = request.into_parts();
     let QueryParams(query) = QueryParams::<CallQuery>::from_request_parts(&mut parts, &()).await?;
-    let text = body(content, JsonLimits::ENVELOPE.bytes).await?;
+    let (text, rest) = split(body(content, longest).await?)?;
     let caller = parts.extensions.remove::<Requester>().unwrap_or(Requester::Stranger);
     let DefaultActor(sender) = parts.extensions.remove::<DefaultActor>().unwrap_or_default();
     let mut envelope = engine
@@ -83,7 +97,7 @@ pub(super) async fn call(
     // A key that is not valid in a header came in the envelope, where its caller has it.
     let key = key.and_then(|key| HeaderValue::from_str(key.as_str()).ok());
     let link = parts.extensions.remove::<DeliveryLink>();
-    Ok((CallRequestParts { caller, headers: parts.headers, link, key }, envelope))
+    Ok((CallRequestParts { caller, headers: parts.headers, link, key }, envelope, rest))
 }
 
 /// Takes the idempotency key from the header, the envelope, or both if they are equal.

@@ -1,25 +1,27 @@
-//! Calls whose tool the host runs itself: the host asks for permission, runs the tool, and reports the outcome.
+//! Calls whose tool the host runs itself: the host asks for permission, runs the tool, and reports the outcome. Calls
+//! that the host answered without asking are counted.
 
-use std::convert::Infallible;
+use std::borrow::Cow;
 use std::time::Duration;
 
+use axum::body::Bytes;
 use axum::extract::{Extension, Request, State as Shared};
 use axum::response::Response;
 use http::{HeaderValue, StatusCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use steadfast::call::{AttemptError, HeartbeatReply, HostCallId, HostError, HostStep, RunOrder, ToolResult};
-use steadfast::{CallResponse, Engine, Timestamp, ToolFault};
+use steadfast::call::{AnsweredCall, AttemptError, HeartbeatReply, HostCallId, HostError, HostStep, RunOrder, ToolResult};
+use steadfast::{CallResponse, Timestamp, ToolFault};
 use steadfast_core::classify::{
     ArgumentTargets, AttemptFault, FaultSource, RetryAfter, TransportError, signature,
 };
 use steadfast_core::envelope::{CallEnvelope, ResultEnvelope};
+use steadfast_core::guard::GuardVerdict;
 use steadfast_core::id::Domain;
 use steadfast_core::output::ToolOutput;
-use steadfast_json::{JsonDocument, JsonLimits};
+use steadfast_json::{JsonDocument, JsonLimits, RawJson};
 use steadfast_mcp::delivery::DeliveryLink;
-use tokio::sync::oneshot;
 
 use super::call_request::{self, CallRequestParts};
 use super::call_response::{ResultDelivery, answered_with};
@@ -150,6 +152,59 @@ pub enum HostFailureSource {
     BadAnswer {},
 }
 
+/// A call that the host answered itself.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AnsweredCallRequest {
+    /// The call.
+    #[schemars(with = "CallEnvelope")]
+    call: RawJson,
+    /// The answer that the model got.
+    answer: HostAnswer,
+}
+
+/// The host's own answer to a call.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case", rename_all_fields = "camelCase", deny_unknown_fields)]
+pub enum HostAnswer {
+    /// The host ran the tool, which succeeded.
+    Output {
+        /// The output of the tool.
+        output: ToolOutput,
+    },
+    /// The host ran the tool, which failed.
+    Failure {
+        /// The failure of the tool.
+        failure: HostFailure,
+    },
+    /// The host refused the arguments, as it does every time. The tool did not run.
+    InvalidArguments {
+        /// The error message.
+        message: String,
+    },
+    /// The host has no tool of this name.
+    UnknownTool {
+        /// The error message.
+        message: String,
+    },
+    /// A policy of the host or its user denied the call. The tool did not run.
+    Denied {
+        /// The error message.
+        message: String,
+    },
+}
+
+/// The response to a call that the host answered itself.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct AnsweredCallResponse {
+    /// The finding of the loop guard. A host that can end the turn should do so at `tool_error_limit`.
+    pub verdict: GuardVerdict,
+    /// Remarks for the model, one paragraph each, to add to the host's answer.
+    pub remarks: Vec<Cow<'static, str>>,
+    /// The host's answer as a result, with the remarks.
+    pub result: ResultEnvelope,
+}
+
 /// A heartbeat of an attempt.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -180,9 +235,8 @@ pub(crate) async fn begin(Shared(State(inner)): Shared<State>, request: Request)
     let (request, mut envelope) = call_request::call(&engine, request).await?;
     check_report_target(&inner, &request.caller, &envelope.tool(), [&envelope.target.domain, &None])?;
     reassign_own_host(&inner, &request.caller, &mut envelope);
-    let engine_clone = engine.clone();
-    let begin = async move { Ok::<_, Infallible>(engine_clone.begin(envelope, streaming_options()).await) };
-    let Ok(step) = waited_for(&engine, begin).await?;
+    // If the client leaves, this future is dropped, and the engine takes back the permission to run.
+    let step = engine.begin(envelope, streaming_options()).await;
     next(&inner, step, request)
 }
 
@@ -217,9 +271,7 @@ pub(crate) async fn report(
     let report: HostReport = serde_json::from_slice(&text).map_err(unreadable)?;
     let attempt = report.attempt;
     let answer = report.into_answer()?;
-    let engine_clone = engine.clone();
-    let reporting = async move { engine_clone.report(call, attempt, answer).await };
-    let step = waited_for(&engine, reporting).await?.map_err(|error| refused(&error, &id))?;
+    let step = engine.report(call, attempt, answer).await.map_err(|error| refused(&error, &id))?;
     let request = CallRequestParts { caller, headers: http::HeaderMap::new(), link, key: None };
     next(&inner, step, request)
 }
@@ -251,34 +303,27 @@ pub(crate) async fn cancel(
     Ok(answer(StatusCode::OK, &CancelResponse { cancelled: true }))
 }
 
+/// `POST /v1/calls/answered`.
+pub(crate) async fn answered(Shared(State(inner)): Shared<State>, request: Request) -> HandlerResult {
+    let engine = inner.steadfast.engine();
+    let split = |text: Bytes| {
+        let unreadable = |error| ApiProblem::misread(format!("the body cannot be read: {error}"));
+        let body: AnsweredCallRequest = serde_json::from_slice(&text).map_err(unreadable)?;
+        Ok((Bytes::from(body.call.as_str().to_owned()), body.answer))
+    };
+    let (request, mut envelope, answered) =
+        call_request::call_within(engine, request, LONGEST_REPORT, split).await?;
+    check_report_target(&inner, &request.caller, &envelope.tool(), [&envelope.target.domain, &None])?;
+    reassign_own_host(&inner, &request.caller, &mut envelope);
+    let CallResponse { result, remarks, verdict, .. } =
+        engine.answered(envelope, streaming_options(), answered.into());
+    Ok(answer(StatusCode::OK, &AnsweredCallResponse { verdict, remarks, result }))
+}
+
 /// Returns the call of this id. The call of another caller counts as unknown.
 fn found(inner: &ApiState, id: &str, caller: &Requester) -> Result<HostCallId, ApiProblem> {
     let call = inner.seal.as_ref().and_then(|seal| seal.call(id, caller));
     call.ok_or_else(|| refused(&HostError::NoSuchCall, id))
-}
-
-/// Waits for the next step. A permission to run that the host no longer receives is returned, because no attempt was
-/// made.
-async fn waited_for<E: Send + 'static>(
-    engine: &Engine,
-    next_step: impl Future<Output = Result<HostStep, E>> + Send + 'static,
-) -> Result<Result<HostStep, E>, ApiProblem> {
-    let (sender, receiver) = oneshot::channel();
-    let engine = engine.clone();
-    tokio::spawn(async move {
-        if let Err(Ok(HostStep::Run(order))) = sender.send(next_step.await) {
-            // No caller is left that could receive an error.
-            let _ = engine.return_order(&order).await;
-        }
-    });
-    let lost = |_| {
-        ApiProblem::new(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "internal",
-            "an internal error interrupted the call",
-        )
-    };
-    receiver.await.map_err(lost)
 }
 
 fn next(inner: &ApiState, step: HostStep, request: CallRequestParts) -> HandlerResult {
@@ -324,6 +369,18 @@ impl HostReport {
             _ => Err(ApiProblem::bad_request(
                 "the report must have exactly one of output, failure and inputRequired",
             )),
+        }
+    }
+}
+
+impl From<HostAnswer> for AnsweredCall {
+    fn from(answer: HostAnswer) -> Self {
+        match answer {
+            HostAnswer::Output { output } => Self::Ran(Ok(output)),
+            HostAnswer::Failure { failure } => Self::Ran(Err(failure.into())),
+            HostAnswer::InvalidArguments { message } => Self::InvalidArguments { message },
+            HostAnswer::UnknownTool { message } => Self::UnknownTool { message },
+            HostAnswer::Denied { message } => Self::Denied { message },
         }
     }
 }

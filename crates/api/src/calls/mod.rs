@@ -5,7 +5,7 @@
 //! | `call_request` | reads and authorizes the envelope in a request |
 //! | `call_response` | builds the response for the result of a call |
 //! | `stream` | sends a call as events while it runs |
-//! | `host` | calls whose tool the host runs: `begin`, `report`, `heartbeat`, `cancel` |
+//! | `host` | calls whose tool the host runs: `begin`, `report`, `heartbeat`, `cancel`, `answered` |
 //! | `call_ids` | unguessable ids for those calls |
 
 mod call_ids;
@@ -18,9 +18,10 @@ pub(crate) use call_ids::CallIdSeal;
 pub use call_request::CallQuery;
 pub(crate) use call_request::apply_identity;
 pub use host::{
-    CancelResponse, Heartbeat, HeartbeatResponse, HostCallStep, HostFailure, HostFailureSource, HostReport,
+    AnsweredCallRequest, AnsweredCallResponse, CancelResponse, Heartbeat, HeartbeatResponse, HostAnswer, HostCallStep, HostFailure,
+    HostFailureSource, HostReport,
 };
-pub(crate) use host::{begin, cancel, heartbeat, report};
+pub(crate) use host::{answered, begin, cancel, heartbeat, report};
 
 use axum::extract::{Request, State as Shared};
 use http::Method;
@@ -100,6 +101,18 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             cancel,
         )
         .gives::<CancelResponse>("the cancellation is accepted"),
+        Endpoint::new(
+            Method::POST,
+            "/v1/calls/answered",
+            "answeredCall",
+            "Counts a call that the host answered itself",
+            Permission::Caller,
+            answered,
+        )
+        .takes_query::<CallQuery>()
+        .takes::<AnsweredCallRequest>()
+        .or_contradiction(CONTRADICTION)
+        .gives::<AnsweredCallResponse>("the call is counted"),
     ]
 }
 

@@ -255,3 +255,37 @@ async fn who_goes_before_the_order_has_not_run_anything() {
     assert_eq!((again.status, &again.body["next"]), (StatusCode::OK, &json!("run")), "{}", again.body);
     assert!(began.elapsed() < Duration::from_secs(1), "nobody waits for the first: {:?}", began.elapsed());
 }
+
+async fn answered(world: &ApiTestWorld, call: &Value, answer: &Value) -> ApiTestReply {
+    world.post("/v1/calls/answered", &[], &json!({ "call": call, "answer": answer }).to_string()).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_the_host_answered_counts_for_the_loop_guard_and_the_next_one_is_refused() {
+    let world = ApiTestWorld::new(&[]).await;
+    let call = envelope("host/read", json!({}));
+    let refused = json!({ "kind": "invalid_arguments", "message": "path: required" });
+    let first = answered(&world, &call, &refused).await;
+    assert_eq!((first.status, &first.body["verdict"]), (StatusCode::OK, &json!("none")), "{}", first.body);
+    assert_eq!(first.body["result"]["error"]["code"], "invalid_arguments");
+    assert!(first.body["remarks"][0].as_str().unwrap().contains("[NON-RETRYABLE]"), "{}", first.body);
+    let second = answered(&world, &call, &refused).await;
+    assert_eq!(second.body["verdict"], "loop_detected", "{}", second.body);
+    assert!(second.body.to_string().contains("[LOOP DETECTED]"), "{}", second.body);
+    let third = begin(&world, &call).await;
+    assert_eq!(third.body["result"]["error"]["code"], "loop_detected", "{}", third.body);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_of_a_host_must_have_a_call_and_a_known_kind() {
+    let world = ApiTestWorld::new(&[]).await;
+    let call = envelope("host/read", json!({}));
+    for body in [
+        json!({ "call": call }),
+        json!({ "call": call, "answer": { "kind": "odd" } }),
+        json!({ "call": { "toolName": "read" }, "answer": { "kind": "denied", "message": "no" } }),
+    ] {
+        let response = world.post("/v1/calls/answered", &[], &body.to_string()).await;
+        assert_eq!(response.status, StatusCode::BAD_REQUEST, "{body}: {}", response.body);
+    }
+}

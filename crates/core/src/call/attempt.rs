@@ -39,7 +39,7 @@ impl Call {
             return Some(Timestamp::ZERO);
         }
         match self.request.run_by {
-            RunnerKind::Driver => None,
+            RunnerKind::Driver | RunnerKind::InProcessHost => None,
             RunnerKind::Host => Some(watchdog.total_at().max(watchdog.silent_at())),
         }
     }
@@ -186,7 +186,7 @@ impl Call {
     /// there is no host left for another attempt.
     pub(super) fn host_is_silent(&self, attempt: &AttemptInFlight, now: Timestamp) -> bool {
         match self.request.run_by {
-            RunnerKind::Driver => false,
+            RunnerKind::Driver | RunnerKind::InProcessHost => false,
             RunnerKind::Host => {
                 !attempt.watchdog.is_some_and(|watchdog| watchdog.shows_life(attempt.started, now))
             }

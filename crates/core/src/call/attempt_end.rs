@@ -75,10 +75,10 @@ impl Call {
         }
     }
 
-    /// Returns true if an error that arrives now only answers the cut by Steadfast. A host reports what it observed
-    /// itself.
+    /// Returns true if an error that arrives now only answers the cut by Steadfast. A remote host does not learn of the
+    /// cut and reports what it observed itself.
     fn answers_our_cut(&self, attempt: &AttemptInFlight) -> bool {
-        self.request.run_by == RunnerKind::Driver
+        self.request.run_by != RunnerKind::Host
             && attempt.cut.is_some_and(|cut| cut != CutReason::Cancelled)
     }
 

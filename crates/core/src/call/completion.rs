@@ -256,8 +256,16 @@ impl Call {
     ) -> NextStep {
         deferred.extend(self.unused_grant());
         deferred.extend(self.releases_in_doubt());
+        NextStep::Finish { result: self.end_with(result.into(), cx), deferred }
+    }
+
+    /// Marks the call as ended, and returns its result.
+    pub(super) fn end_with(
+        &mut self,
+        mut result: Box<CallResult>,
+        cx: &mut StepContext<'_, '_>,
+    ) -> Box<CallResult> {
         self.state = State::Finished;
-        let mut result = result.into();
         result.took = cx.now.since(self.arrived);
         self.drop_late_receipt(&mut result);
         if self.dedupe() == EnforcementMode::Shadow {
@@ -270,6 +278,6 @@ impl Call {
             attempts: result.attempts,
             replayed: matches!(result.provenance, Provenance::Replayed { .. }),
         });
-        NextStep::Finish { result, deferred }
+        result
     }
 }

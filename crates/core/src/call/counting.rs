@@ -5,7 +5,7 @@ use super::accounting::AccountingState;
 use super::context::StepContext;
 use super::notice::{CallNotice, ShadowDecision};
 use super::recorded_attempt::RecordedAttempt;
-use super::state::Call;
+use super::state::{AnswerSource, Call};
 use super::step::{CallResult, Provenance};
 use crate::classify::{ModelMistake, Severity};
 use crate::code::Code;
@@ -148,7 +148,7 @@ impl Call {
             let needs_approval =
                 matches!(failure.code, Code::ApprovalRequired | Code::ApprovalDenied | Code::ToolBlocked);
             failure.retry_after.is_some() || needs_approval
-        });
+        }) && self.answered_by == AnswerSource::Steadfast;
         if self.policy.modes.guard == EnforcementMode::Enforce && has_next_step && result.is_refused() {
             cx.notices.extend(remarks.iter().map(|remark| CallNotice::GuardTripped { layer: remark.layer }));
         } else if self.policy.modes.guard == EnforcementMode::Enforce {

@@ -11,7 +11,7 @@ use super::notice::{CallNotice, ShadowDecision};
 use super::refusal::{ArrivalCheck, CallRefusal};
 use super::request::CallRequest;
 use super::shadow::ShadowReport;
-use super::state::{Call, State, StoreState};
+use super::state::{AnswerSource, Call, State, StoreState};
 use super::step::{
     ApprovalOutcome, CallEvent, CallResult, DeferredWrite, NextStep, RecordStatus, StoreFault, WakeReason,
 };
@@ -36,13 +36,35 @@ impl Call {
     /// Starts a call. `seed` decides its jitter and nothing else.
     pub fn begin(
         shared: &mut CallMechanisms<'_>,
-        mut request: CallRequest,
+        request: CallRequest,
         policy: Arc<CallPolicy>,
         seed: u64,
         now: Timestamp,
         notices: &mut Vec<CallNotice>,
     ) -> (Self, NextStep) {
         let cx = &mut StepContext { shared, now, notices };
+        let mut call = Self::arrive(request, policy, seed, cx);
+        let step = match call.refusal(cx) {
+            Some(refusal) if call.dedupe() == EnforcementMode::Enforce => {
+                call.state = State::Looking { refusal };
+                call.claim_step(ClaimIntent::Look, ClaimRole::Fresh, cx.now)
+            }
+            Some(refusal) => call.refuse(*refusal, cx),
+            None => {
+                call.enter(cx);
+                call.claim_or_start(ClaimRole::Fresh, cx)
+            }
+        };
+        (call, step)
+    }
+
+    /// Returns a call that has arrived. It is neither checked nor counted yet.
+    pub(super) fn arrive(
+        mut request: CallRequest,
+        policy: Arc<CallPolicy>,
+        seed: u64,
+        cx: &mut StepContext<'_, '_>,
+    ) -> Self {
         cx.notices.push(CallNotice::CallStarted { at: cx.now });
         // Decided once: a call does not change its turn because another call arrived.
         let turn = match request.turn.clone() {
@@ -55,7 +77,7 @@ impl Call {
             request.turn.clone_from(&turn);
         }
         let retry_safe = request.is_retry_safe(&policy);
-        let mut call = Self {
+        Self {
             request,
             policy,
             seed,
@@ -81,20 +103,9 @@ impl Call {
             accounting: CallAccounting::default(),
             arrival_check: ArrivalCheck::default(),
             shadow_report: ShadowReport::default(),
+            answered_by: AnswerSource::Steadfast,
             state: State::Finished,
-        };
-        let step = match call.refusal(cx) {
-            Some(refusal) if call.dedupe() == EnforcementMode::Enforce => {
-                call.state = State::Looking { refusal };
-                call.claim_step(ClaimIntent::Look, ClaimRole::Fresh, cx.now)
-            }
-            Some(refusal) => call.refuse(*refusal, cx),
-            None => {
-                call.enter(cx);
-                call.claim_or_start(ClaimRole::Fresh, cx)
-            }
-        };
-        (call, step)
+        }
     }
 
     /// Processes an event and returns the next step.

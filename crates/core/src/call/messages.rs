@@ -52,6 +52,11 @@ pub(super) fn invalid_arguments(problem: &str) -> CallFailure {
     .with_rule("schema")
 }
 
+/// Returns the failure for a call that the host refused, with the message of the host.
+pub(super) fn answered(code: Code, message: String, rule: &'static str) -> CallFailure {
+    failure(code, shorten_message(message), false).with_rule(rule)
+}
+
 pub(super) fn guard(refusal: &guard::GuardRefusal) -> CallFailure {
     failure(refusal.code, refusal.text.clone(), false).with_rule(refusal.layer.as_str())
 }

@@ -31,11 +31,14 @@
 //!                       Renewing ◀─┴─────── BackingOff
 //! ```
 //!
+//! `answered.rs` counts a call that its host answered without asking. It has no states.
+//!
 //! The machine serves a driver that runs the tool and a driver whose host runs it: `begin`, `report`
 //! ([`CallEvent::Ran`]), `heartbeat` ([`CallEvent::Progressed`]), `cancel` ([`CallEvent::Cancelled`]).
 
 mod accounting;
 mod admission;
+mod answered;
 mod approvals;
 mod arrival;
 mod attempt;
@@ -68,6 +71,7 @@ mod state;
 mod step;
 mod tickets;
 
+pub use answered::HostAnswer;
 pub use context::CallMechanisms;
 pub use intake::IntakeContext;
 pub use machine::CallMisuse;

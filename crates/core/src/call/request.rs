@@ -122,6 +122,9 @@ pub enum RunnerKind {
     Driver,
     /// The caller itself, which reports the result. If it is gone, only its silence shows that.
     Host,
+    /// The caller itself, in the process of the driver: if it is gone, so is the driver. So an attempt that takes too
+    /// long counts against the tool, and the caller learns at once that the attempt is no longer wanted.
+    InProcessHost,
 }
 
 /// Visibility of the end of an attempt, after which it can no longer take effect.

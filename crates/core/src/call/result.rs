@@ -9,6 +9,7 @@ use crate::dedupe::{
     CallFailure, ClaimVerdict, DeliveryReceipt, ReplayReason, ReplayedResult, Resolution, SettleStatus,
     UnknownOutcomeStatus,
 };
+use crate::guard::{GuardRemark, GuardVerdict};
 use crate::id::ToolRef;
 use crate::output::ToolOutput;
 use crate::policy::CallPolicy;
@@ -85,6 +86,13 @@ impl CallResult {
             escalated: false,
             unknown: None,
         }
+    }
+
+    /// Returns the finding of the guard about the model, from its refusal or its remarks.
+    pub fn guard_verdict(&self) -> GuardVerdict {
+        let refusal = self.outcome.as_ref().err();
+        let refused = refusal.map(|failure| GuardVerdict::of_refusal(failure.code, &failure.message));
+        self.remarks.iter().map(GuardRemark::verdict).chain(refused).max().unwrap_or_default()
     }
 
     /// Returns true if the call was refused without an attempt. Such a response is never stored.

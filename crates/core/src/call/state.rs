@@ -65,7 +65,17 @@ pub struct Call {
     pub(super) accounting: CallAccounting,
     pub(super) arrival_check: ArrivalCheck,
     pub(super) shadow_report: ShadowReport,
+    pub(super) answered_by: AnswerSource,
     pub(super) state: State,
+}
+
+/// The side that wrote the answer of a call which did not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AnswerSource {
+    /// Steadfast, whose refusals say what to do next.
+    Steadfast,
+    /// The host.
+    Host,
 }
 
 /// State of the claim in the store, as this call knows it.

@@ -133,6 +133,20 @@ impl GuardLayer {
     }
 }
 
+/// The finding of the guard about the model, for hosts that can end a turn. Ordered by its weight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum GuardVerdict {
+    /// There is no loop.
+    #[default]
+    None,
+    /// The model repeats a call that brings nothing. Further equal calls are refused.
+    LoopDetected,
+    /// Too many calls of the turn have failed. The model should stop calling tools.
+    ToolErrorLimit,
+}
+
 /// A text that the guard adds to a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuardRemark {
@@ -140,6 +154,33 @@ pub struct GuardRemark {
     pub layer: GuardLayer,
     /// The text.
     pub text: Cow<'static, str>,
+}
+
+impl GuardRemark {
+    /// Returns the finding that the remark states.
+    pub fn verdict(&self) -> GuardVerdict {
+        match self.layer {
+            GuardLayer::TurnLimit if text::is_turn_limit(&self.text) => GuardVerdict::ToolErrorLimit,
+            GuardLayer::NonRetryable | GuardLayer::TurnLimit => GuardVerdict::None,
+            GuardLayer::Loop | GuardLayer::PingPong | GuardLayer::RepeatedSuccess => {
+                GuardVerdict::LoopDetected
+            }
+        }
+    }
+}
+
+impl GuardVerdict {
+    /// Returns the finding that a refusal of the guard states. The refusal of a loop may also say that the limit of the
+    /// turn is reached.
+    pub fn of_refusal(code: Code, message: &str) -> Self {
+        if code == Code::ToolErrorLimit || (code == Code::LoopDetected && text::is_turn_limit(message)) {
+            Self::ToolErrorLimit
+        } else if code == Code::LoopDetected {
+            Self::LoopDetected
+        } else {
+            Self::None
+        }
+    }
 }
 
 /// Returns the digest of a result if repeated successes are watched. It costs a pass over the whole result.

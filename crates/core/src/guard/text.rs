@@ -4,6 +4,14 @@ use super::GuardedCall;
 use crate::classify::ModelMistake;
 use crate::id::ToolRef;
 
+/// The marker of texts that stop a turn.
+const LIMIT: &str = "[TOOL ERROR LIMIT]";
+
+/// Returns true if the text stops a turn.
+pub(super) fn is_turn_limit(text: &str) -> bool {
+    text.contains(LIMIT)
+}
+
 /// Returns the text of layer A.
 pub(super) const fn non_retryable(mistake: ModelMistake) -> &'static str {
     match mistake {
@@ -60,11 +68,11 @@ pub(super) fn ping_pong(tool: &ToolRef, partner: &ToolRef) -> String {
 pub(super) fn turn_limit(call: GuardedCall<'_>, failures: u32) -> String {
     match call.turn {
         Some(_) => format!(
-            "[TOOL ERROR LIMIT] {failures} tool calls have failed in this turn, so no more are run in it. \
+            "{LIMIT} {failures} tool calls have failed in this turn, so no more are run in it. \
              Stop calling tools, review your approach, and say what you need to go on."
         ),
         None => format!(
-            "[TOOL ERROR LIMIT] {failures} tool calls have failed lately, so the tools that failed are not run for now, \
+            "{LIMIT} {failures} tool calls have failed lately, so the tools that failed are not run for now, \
              \"{}\" among them. Use other tools, or say what you need to go on.",
             call.tool.tool
         ),

@@ -9,5 +9,6 @@ pub(crate) mod prompter;
 pub(crate) mod registry;
 pub(crate) mod signals;
 pub(crate) mod slot;
+pub(crate) mod task;
 pub(crate) mod tool;
 pub(crate) mod tool_info;

@@ -15,6 +15,8 @@ use crate::observe::listener::EngineListener;
 /// Facts about a call that the surface knows and the envelope does not contain.
 #[derive(Clone, Debug)]
 pub struct CallOptions {
+    /// Abilities of the host, if it runs the tool itself.
+    pub host: HostAbilities,
     /// Possibility to request approval while the call waits.
     pub channel: ApprovalChannel,
     /// Interface to the user at the client, for surfaces that can ask one. Operators are asked as well.
@@ -49,6 +51,39 @@ pub struct CallOptions {
     pub registry: Option<Arc<dyn ToolRegistry>>,
 }
 
+/// Abilities of a host that runs the tool of a call itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostAbilities {
+    /// Number of times that the host can run the tool.
+    pub attempts: HostAttempts,
+    /// Place of the host.
+    pub location: HostLocation,
+}
+
+/// Number of times that a host can run the tool of a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HostAttempts {
+    /// The host can run the tool again, if a report returns another order.
+    #[default]
+    AsOrdered,
+    /// The host runs the tool once and cannot run it again. A failed attempt ends the call: its report never waits for
+    /// a retry, and the error says if and when the call can be repeated.
+    One,
+}
+
+/// Place of a host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HostLocation {
+    /// Another process. Only its heartbeats and reports show that it still lives. An attempt without any counts
+    /// neither against the tool nor for it.
+    #[default]
+    Remote,
+    /// The process of the engine. It lives as long as the engine, so it sends no heartbeats, and the timeout of an
+    /// attempt counts against the tool. It learns from [`order_end`](crate::Engine::order_end) that an attempt is no
+    /// longer wanted.
+    InProcess,
+}
+
 /// Membership of a call in a turn that may be submitted again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TurnResubmission {
@@ -63,6 +98,7 @@ pub enum TurnResubmission {
 impl Default for CallOptions {
     fn default() -> Self {
         Self {
+            host: HostAbilities::default(),
             channel: ApprovalChannel::Headless,
             prompter: None,
             tool: None,

@@ -10,12 +10,18 @@ use std::task::{Context, Poll};
 use tokio::runtime::Handle;
 
 use super::slot::{CallResponse, CallerSlot};
+use super::task::{CallTask, DriveFuture};
 
 /// A call in flight. Dropping it leaves the call to the engine.
+///
+/// It may be polled and dropped on any thread, also on one without a runtime. Its timers and the rest of the call
+/// belong to the runtime that the engine was started on.
 #[must_use = "a call that is not awaited is a disconnect"]
 pub struct PendingCall {
-    pub(crate) drive: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    pub(crate) drive: Option<DriveFuture>,
     pub(crate) desk: Arc<CallerSlot>,
+    /// The runtime of the engine.
+    pub(crate) runtime: Handle,
 }
 
 impl PendingCall {
@@ -40,12 +46,15 @@ impl PendingCall {
         ProgressSignals { desk: self.desk.clone(), last_count: 0 }
     }
 
+    /// Makes a task of the call, which its host may also poll in place. Nothing has polled it yet.
+    pub(crate) fn into_task(mut self) -> Arc<CallTask> {
+        CallTask::new(self.drive.take(), self.desk.clone(), self.runtime.clone())
+    }
+
     /// Moves the rest of the call to a task of its own.
-    pub(crate) fn detach(&mut self) {
-        if let Some(drive) = self.drive.take()
-            && let Ok(runtime) = Handle::try_current()
-        {
-            runtime.spawn(drive);
+    fn detach(&mut self) {
+        if let Some(drive) = self.drive.take() {
+            self.runtime.spawn(drive);
         }
     }
 }
@@ -53,15 +62,18 @@ impl PendingCall {
 impl Future for PendingCall {
     type Output = CallResponse;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<CallResponse> {
-        if let Some(drive) = &mut self.drive
-            && drive.as_mut().poll(context).is_ready()
-        {
-            self.drive = None;
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<CallResponse> {
+        let this = self.get_mut();
+        if let Some(drive) = &mut this.drive {
+            // Timers belong to the runtime that the call is moved to when its caller leaves.
+            let _entered = this.runtime.enter();
+            if drive.as_mut().poll(context).is_ready() {
+                this.drive = None;
+            }
         }
-        let Some(called) = self.desk.take() else { return Poll::Pending };
+        let Some(called) = this.desk.take() else { return Poll::Pending };
         // The caller has its response: the rest continues without it.
-        self.detach();
+        this.detach();
         Poll::Ready(called)
     }
 }

@@ -6,12 +6,14 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use steadfast_core::call::{CallRequest, CallResult};
-use steadfast_core::envelope::ResultEnvelope;
+use steadfast_core::envelope::{CallEnvelope, ResultEnvelope};
+use steadfast_core::guard::GuardVerdict;
+use steadfast_core::policy::{ArgumentCheck, CallPolicy};
 use steadfast_store::StateStore;
 use tokio::sync::Notify;
 
 use super::signals::{AttemptCancellation, CallSignals};
-use super::tool_info::ArgumentAssistance;
+use super::tool_info::{ArgumentAssistance, ToolInfo};
 use crate::keys::SessionId;
 use crate::writes::deliveries::{Deliveries, DeliveryHandle, OutcomeRecipient};
 
@@ -25,6 +27,8 @@ pub struct CallResponse {
     /// Remarks of the loop guard for the model, one paragraph each. The error text of the result contains them too.
     /// They are for surfaces that pass the tool's own output on unchanged.
     pub remarks: Vec<Cow<'static, str>>,
+    /// The finding of the loop guard, for hosts that can end a turn.
+    pub verdict: GuardVerdict,
     /// Maximum bytes of output text to give to the caller, if limited. The output here is complete: a surface that
     /// stores the rest for its caller shortens it.
     pub text_limit: Option<usize>,
@@ -61,18 +65,29 @@ impl CallerSlot {
             let receipt = result.receipt.clone();
             let arrival = receipt.map(|receipt| deliveries.hand_over(receipt, store.clone(), recipient, at));
             let remarks = result.remarks().collect();
+            let verdict = result.guard_verdict();
             let mut result = result.to_envelope(request);
             if let Some(assistance) = self.assistance.get() {
                 assistance.add_to(&mut result);
             }
-            self.give(CallResponse { result, delivery: arrival, remarks, text_limit });
+            self.give(CallResponse { result, delivery: arrival, remarks, verdict, text_limit });
         }
     }
 
-    /// Sets the explanation to add for the model if the tool refuses the arguments.
-    pub(crate) fn assist_with(&self, assistance: ArgumentAssistance) {
-        // Each slot belongs to one call.
-        let _ = self.assistance.set(assistance);
+    /// Sets the explanation to add for the model if the arguments are refused, if the policy asks for that.
+    pub(crate) fn assist(
+        &self,
+        envelope: &Arc<CallEnvelope>,
+        policy: &CallPolicy,
+        tool: Option<Arc<ToolInfo>>,
+    ) {
+        if let (ArgumentCheck::Assist, false, Some(tool)) =
+            (policy.arguments, policy.modes.is_pass_through(), tool)
+        {
+            let put_there = policy.dedupe.key_argument.clone();
+            // Each slot belongs to one call.
+            let _ = self.assistance.set(ArgumentAssistance { envelope: envelope.clone(), tool, put_there });
+        }
     }
 
     pub(crate) fn give(&self, called: CallResponse) {

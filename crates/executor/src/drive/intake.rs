@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use steadfast_core::Timestamp;
 use steadfast_core::call::{Call, CallRequest, IntakeContext, RunnerKind};
 use steadfast_core::envelope::{CallEnvelope, EnvelopeError, ErrorBody, ResultEnvelope};
+use steadfast_core::guard::GuardVerdict;
 use steadfast_core::policy::{ArgumentCheck, CallPolicy, ToolClass};
 use steadfast_json::JsonDocument;
 use steadfast_replay::{EventTrail, RecordedEvent, RecordedEventKind};
@@ -13,11 +14,11 @@ use steadfast_replay::{EventTrail, RecordedEvent, RecordedEventKind};
 use super::driver::CallDriver;
 use super::gate::CallPermit;
 use super::services::CallServices;
-use crate::call::options::{CallOptions, TurnResubmission};
+use crate::call::options::{CallOptions, HostAttempts, TurnResubmission};
 use crate::call::pending::PendingCall;
 use crate::call::slot::{CallResponse, CallerSlot};
 use crate::call::tool::{DynTool, ToolDescription};
-use crate::call::tool_info::{ArgumentAssistance, ToolInfo};
+use crate::call::tool_info::ToolInfo;
 use crate::keys::{DependencyKey, SessionId, ToolKey};
 use crate::observe::history::SurfaceFacts;
 use crate::shared::cells::CallMachines;
@@ -33,13 +34,14 @@ impl CallServices {
         run_by: RunnerKind,
     ) -> PendingCall {
         let slot = Arc::new(CallerSlot::default());
+        let runtime = self.state.runtime.clone();
         let Some(place) = self.gate.enter() else {
             slot.give(self.rejected(&envelope, self.gate.refusal()));
-            return PendingCall { drive: None, desk: slot };
+            return PendingCall { drive: None, desk: slot, runtime };
         };
         let received = CallArrival { order: self.state.next_sequence(), at: self.clock.now() };
         let drive = drive(self.clone(), place, envelope, tool, slot.clone(), options, run_by, received);
-        PendingCall { drive: Some(Box::pin(drive)), desk: slot }
+        PendingCall { drive: Some(Box::pin(drive)), desk: slot, runtime }
     }
 }
 
@@ -86,16 +88,18 @@ async fn drive(
     request.end = tool.any_sees_end();
     request.reads = options.reads;
     request.limits.start_by = options.start_by;
+    if options.host.attempts == HostAttempts::One {
+        request.limits.attempts = Some(1);
+    }
     slot.left_alone.store(policy.modes.is_pass_through(), Ordering::Release);
     let (asker, listener) = (options.prompter, options.listener);
     let annotations = options.tool.as_ref().map(|tool| tool.annotations).unwrap_or_default();
-    let surface = SurfaceFacts { annotations, in_turn: options.in_turn == TurnResubmission::Possible };
-    if let (ArgumentCheck::Assist, false, Some(tool)) =
-        (policy.arguments, policy.modes.is_pass_through(), options.tool)
-    {
-        let put_there = policy.dedupe.key_argument.clone();
-        slot.assist_with(ArgumentAssistance { envelope: envelope.clone(), tool, put_there });
-    }
+    let surface = SurfaceFacts {
+        annotations,
+        in_turn: options.in_turn == TurnResubmission::Possible,
+        is_answered_by_host: false,
+    };
+    slot.assist(&envelope, &policy, options.tool);
     let cells = calls.machines_of(&envelope, &request);
     let store = match policy.class {
         ToolClass::ReadOnly if options.in_turn == TurnResubmission::NotPossible => calls.local.clone(),
@@ -138,7 +142,7 @@ fn checked_against<'t>(tool: &'t ToolInfo, policy: &CallPolicy) -> Option<JsonDo
 
 impl CallServices {
     /// Returns the policy of a call and its request, from one parse of its parameters.
-    fn take_in(
+    pub(super) fn take_in(
         &self,
         envelope: &CallEnvelope,
         options: &CallOptions,
@@ -174,7 +178,7 @@ impl CallServices {
     }
 
     /// Returns the machines that this call shares with others.
-    fn machines_of(&self, envelope: &CallEnvelope, request: &CallRequest) -> CallMachines {
+    pub(super) fn machines_of(&self, envelope: &CallEnvelope, request: &CallRequest) -> CallMachines {
         let machines = &self.machines;
         let tenant = &request.tenant;
         let own = machines.dependencies.get(&DependencyKey::of(request));
@@ -193,9 +197,15 @@ impl CallServices {
     }
 
     /// Returns the response to a rejected call and reports it to the listeners.
-    fn rejected(&self, envelope: &CallEnvelope, error: ErrorBody) -> CallResponse {
+    pub(super) fn rejected(&self, envelope: &CallEnvelope, error: ErrorBody) -> CallResponse {
         self.reject(Some(envelope), &error);
         let result = ResultEnvelope::refused(envelope, error);
-        CallResponse { result, delivery: None, remarks: Vec::new(), text_limit: None }
+        CallResponse {
+            result,
+            delivery: None,
+            remarks: Vec::new(),
+            verdict: GuardVerdict::None,
+            text_limit: None,
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The driver of one call.
 
+pub(crate) mod answered;
 mod approval;
 mod attempt;
 pub(crate) mod deferred;

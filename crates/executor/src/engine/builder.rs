@@ -12,6 +12,7 @@ use steadfast_store::{
     JournalLimits, LocalProcessMonitor, MemoryOptions, MemoryStore, StateStore, SystemClock, TimeSource,
     this_process,
 };
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::api::{Engine, EngineInner};
@@ -156,7 +157,8 @@ impl EngineBuilder {
     /// Starts the engine and loads the stored state. If the store fails now, the engine starts anyway and loads the
     /// state when the store recovers.
     ///
-    /// Needs a tokio runtime whose time driver is enabled.
+    /// Needs a tokio runtime whose time driver is enabled. The engine keeps it: calls that are polled or dropped on
+    /// other threads have their timers and their remaining work there. The runtime must live as long as the engine.
     pub async fn start(self) -> Engine {
         let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock::default()));
         let process = self.process.unwrap_or_else(this_process);
@@ -172,7 +174,7 @@ impl EngineBuilder {
         let usual = TrustBounds::default();
         let trust_bounds = TrustBounds { history: self.trust_history.unwrap_or(usual.history), ..usual };
         let (deliveries, arrivals) = Deliveries::new();
-        let state = Arc::new(EngineState::new(process.clone(), &*clock));
+        let state = Arc::new(EngineState::new(process.clone(), &*clock, Handle::current()));
         let local = memory();
         let store = self.store.unwrap_or_else(memory);
         let telemetry = Arc::new(TelemetryHooks::to(self.listeners));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use steadfast_core::envelope::CallerIdentity;
 use steadfast_store::{JournalPage, StoreError};
 use steadfast_turn::TurnPlan;
+use tokio_util::context::TokioContext;
 
 use super::api::Engine;
 use crate::call::registry::ToolRegistry;
@@ -15,13 +16,15 @@ use crate::turns::trace_journal::{TurnQuery, TurnTraceView};
 
 impl Engine {
     /// Runs a turn. It ends by its deadline. Dropping the future leaves calls in flight to the engine.
+    /// Like a call, it may be polled outside of a runtime.
     pub async fn turn(
         &self,
         plan: Arc<TurnPlan>,
         registry: Arc<dyn ToolRegistry>,
         options: TurnOptions,
     ) -> Result<TurnResponse, TurnRejection> {
-        self.inner.turns.run(plan, registry, options).await
+        let runtime = self.inner.calls.state.runtime.clone();
+        TokioContext::new(self.inner.turns.run(plan, registry, options), runtime).await
     }
 
     /// Cancels the turns with this name or trace that run here and for which `is_theirs` returns true: nothing more of

@@ -117,6 +117,7 @@ impl Engine {
                 )
             }),
             remarks: result.remarks().collect(),
+            verdict: result.guard_verdict(),
             text_limit: policy.text_limit(),
         }))
     }

@@ -116,6 +116,8 @@ pub(crate) struct SurfaceFacts {
     pub(crate) annotations: AnnotationHints,
     /// True if the call belongs to a turn that may be submitted again.
     pub(crate) in_turn: bool,
+    /// True if the host answered the call itself. The machine made no decision that a replay could repeat.
+    pub(crate) is_answered_by_host: bool,
 }
 
 /// A call that has ended, ready to be written.
@@ -219,7 +221,7 @@ impl FinishedCall {
             },
             scored: self.call.score_outcome(),
             engine: Some(writing.engine.clone()),
-            request: Some(self.recorded_request()),
+            request: (!self.surface.is_answered_by_host).then(|| self.recorded_request()),
             trail: self.trail.moments().to_vec(),
             outcomes: self.call.outcomes().iter().map(|outcome| outcome.redacted(LONGEST_WORDS)).collect(),
         }
@@ -236,7 +238,8 @@ impl FinishedCall {
             deadline_at_ms: request.limits.deadline,
             start_by_ms: request.limits.start_by,
             waits_long: request.waits == CallerPatience::UntilDone,
-            run_by_host: request.run_by == RunnerKind::Host,
+            run_by_host: request.run_by != RunnerKind::Driver,
+            is_host_in_process: request.run_by == RunnerKind::InProcessHost,
             is_end_visible: request.end == AttemptEndVisibility::Visible,
             expected_retry_safe: request.hints.expected_retry_safe,
             safety_critical: request.hints.safety_critical,

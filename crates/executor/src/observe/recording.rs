@@ -98,7 +98,11 @@ impl CallFacts {
                     AttemptEndVisibility::Hidden
                 },
                 reads: Arc::default(),
-                run_by: if request.run_by_host { RunnerKind::Host } else { RunnerKind::Driver },
+                run_by: match (request.run_by_host, request.is_host_in_process) {
+                    (false, _) => RunnerKind::Driver,
+                    (true, false) => RunnerKind::Host,
+                    (true, true) => RunnerKind::InProcessHost,
+                },
                 hints: CallerHints {
                     expected_retry_safe: request.expected_retry_safe,
                     safety_critical: request.safety_critical,

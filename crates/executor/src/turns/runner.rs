@@ -362,9 +362,7 @@ struct HoldGuard {
 
 impl Drop for HoldGuard {
     fn drop(&mut self) {
-        let (Some(mut hold), Ok(runtime)) = (self.hold.take(), tokio::runtime::Handle::try_current()) else {
-            return;
-        };
+        let Some(mut hold) = self.hold.take() else { return };
         let state = &self.calls.state;
         let (stopping, calls) = (state.stopping.clone(), Arc::downgrade(&self.calls));
         let left = hold.remaining_time();
@@ -379,7 +377,9 @@ impl Drop for HoldGuard {
                 }
             }
         };
-        state.background_tasks.spawn_on(tokio::time::timeout(left, trying), &runtime);
+        // The timer is made in the task, because this may be a thread without a runtime.
+        let trying = async move { tokio::time::timeout(left, trying).await };
+        state.background_tasks.spawn_on(trying, &state.runtime);
     }
 }
 

@@ -215,7 +215,7 @@ mod tests {
             turn: None,
             shortened: None,
         };
-        CallResponse { result, delivery: None, remarks: Vec::new(), text_limit: None }
+        CallResponse { result, delivery: None, remarks: Vec::new(), verdict: Default::default(), text_limit: None }
     }
 
     /// Converts a response to an answer and back to a call result.

@@ -53,7 +53,7 @@ fn a_host_that_never_showed_a_sign_of_life_may_be_gone_however_soon_its_time_is_
 
 #[test]
 fn a_tool_that_takes_too_long_counts_if_its_host_is_there_or_we_run_it() {
-    for run_by in [RunnerKind::Host, RunnerKind::Driver] {
+    for run_by in [RunnerKind::Host, RunnerKind::InProcessHost, RunnerKind::Driver] {
         let mut policy = policy(ToolClass::Idempotent);
         policy.retry.attempts = std::num::NonZeroU32::MIN;
         policy.time.total = policy.time.attempt * 2;

@@ -13,12 +13,14 @@
 //! | `approval` | approvals |
 //! | `input` | tools that ask for input first |
 //! | `modes` | off and shadow |
+//! | `answered` | calls that the host answered itself |
 //! | `answers` | content of responses |
 //! | `counts` | counting by guard, trust, breakers and notices |
 //! | `requirements` | requirements that the core alone can show |
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "a test names what it wants and fails at anything else")]
 
+mod answered;
 mod answers;
 mod approval;
 mod cancel;

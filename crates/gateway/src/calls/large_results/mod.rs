@@ -364,7 +364,7 @@ mod tests {
             turn: None,
             shortened: None,
         };
-        CallResponse { result, delivery: None, remarks: Vec::new(), text_limit }
+        CallResponse { result, delivery: None, remarks: Vec::new(), verdict: Default::default(), text_limit }
     }
 
     /// The shortened form that a caller of this kind gets.
